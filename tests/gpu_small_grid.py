@@ -151,6 +151,8 @@ def chunked_wavefront() -> Iterator[CudaCase]:
     for batch_sizes in ([3] * 65, [7] * 65):
         yield CudaCase(reference.Stack(MODES["gru"], 24, 768, 3), batch_sizes, torch.float16)
     yield CudaCase(reference.Stack(MODES["lstm"], 24, 576, 3, projection=100), [5] * 64, torch.float16)
+    for batch_sizes in ([4] * 40 + [2] * 24, [7] * 65):
+        yield with_dropout(reference.Stack(MODES["lstm"], 24, 576, 3, projection=192), batch_sizes)
 
 
 def side_by_side() -> Iterator[CudaCase]:

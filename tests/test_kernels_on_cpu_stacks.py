@@ -98,6 +98,27 @@ def test_chunks_backward(
 
 
 @pytest.mark.parametrize(
+    ("hidden", "batches", "chunk", "more"),
+    [
+        (128, "3,3,3,3,3", 2, {"layers": 3}),
+        (192, "6,6,6,6,6,6", 5, {"projection": 192}),  # an odd number of stages of K
+        (192, "8,8,8,8,8,8,8,8,8", 8, {}),  # all rows of a chunk; clusters with fewer columns
+        (128, "1,1,1,1", 2, {}),
+        (128, "7,7,7,7", 3, FORTY_UNITS | {"layers": 3}),  # a last chunk of one timestep
+        (192, "4,3,3,2,2,1", 2, {"initial": 1}),
+        (192, "7,6,6,5,2,1", 2, {"projection": 192, "layers": 3}),
+        (256, "4,4,2,2,1,1,1", 3, FORTY_UNITS),
+    ],
+)
+def test_dropout_behind_projections(
+    program: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]
+) -> None:
+    options = {"layers": 2, "hidden": hidden, "chunk": chunk, "projection": 128, "dropout": 1} | more
+    for seed in (1, 2):
+        build.run(program, TOLERANCE["half"], "lstm", type="half", batches=batches, seed=seed, **options)
+
+
+@pytest.mark.parametrize(
     ("edit", "kernels", "options"),
     [
         (Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", ""), LSTM, {"type": "bfloat16"}),
@@ -162,6 +183,22 @@ def test_accesses_by_chunks_are_ordered(
     assert find_unordered(ordered, cell=cell, hidden=hidden, batches=batches, chunk=chunk, **more) == []
 
 
+@pytest.mark.parametrize(
+    ("hidden", "batches", "chunk", "more"),
+    [
+        (128, "3,3,3,3", 2, {"layers": 3}),
+        (192, "7,7,7,7,7,7,7", 3, {"projection": 192}),  # a last chunk of one timestep
+        (128, "7,7,6,6,6,5,3,3,2,1", 5, FORTY_UNITS),
+        (192, "3,3,3,2,2,1,1", 3, {"initial": 1}),
+    ],
+)
+def test_accesses_behind_projections_are_ordered(
+    ordered: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]
+) -> None:
+    options = {"projection": 128, "dropout": 1} | more
+    assert find_unordered(ordered, hidden=hidden, batches=batches, chunk=chunk, **options) == []
+
+
 # What words alone order: a block makes its words of the ring empty when all have published those of the next step, and
 # the other block's sums of its units before that block can send them again.
 POLL, PUBLISH, EMPTY_WORDS = "states[i] = load_or_zeros(", "publish_word(to[i] >= 0", "publish_16_bytes(to"
@@ -190,6 +227,8 @@ EMPTY_SLOT, SEND_TO_SLOT = "store_shared(own_base + slots", "chunked_store_to_ra
 STORE_FIRST_SUMS, ADD_FIRST_SUMS = "store_sums(o * 16, first_sums", "&memory.step.sums[w][index]"
 COPY_SAVED, DERIVE = "copy_ahead(first + i * kCopiedColumns", "now.gates[own_column + i][own_unit]"
 STORE_ROWS, COPY_ROWS_ABOVE = "reinterpret_cast<uint4*>(to + g * hidden) =", "copy_ahead(row + first < a.count, place"
+STORE_DROPPED, COPY_ROWS_BELOW = "static_cast<T*>(projection.dropped) + at) =", "copy_ahead(row + first < a.count, to +"
+STORE_GRADIENTS = "*reinterpret_cast<uint32_t*>(to + unit) ="
 # Code that the defects leave out.
 WAIT_FOR_COPIES = '    asm volatile("cp.async.wait_all;" ::: "memory");\n\n'
 DEFECTS = (
@@ -201,6 +240,8 @@ DEFECTS = (
     Edit(BACKWARD, WAIT_FOR_COPIES, "\n"),
     Edit(BACKWARD, "store_rows(s);\n      __syncthreads();", "store_rows(s);"),
     Edit(BACKWARD, "      } else if (threadIdx.x == 32 && chunk >= 2) {", "      } else if (false) {"),
+    Edit(FORWARD, "wait_for_blocks(projection.progress,", "if (false) wait_for_blocks(projection.progress,"),
+    Edit(BACKWARD, "wait_for_blocks(progress, blocks,", "if (false) wait_for_blocks(progress, blocks,"),
 )
 
 
@@ -218,6 +259,10 @@ def test_a_missing_order_by_chunks_is_found(builder: Builder) -> None:
         assert build.is_found(before, later, found), (before, later, found)
     found = find_unordered(broken, hidden=64, batches="7,7,7,7", chunk=4, **FORTY_UNITS)
     assert build.is_found(f"read {ADD_SUMS_OF_GATE}", f"write {STORE_SUMS}", found), found
+    # Nor for the other blocks' columns of h and of its gradients.
+    found = find_unordered(broken, hidden=128, batches="7,7,7,7", chunk=4, projection=128, dropout=1)
+    assert build.is_found(f"write {STORE_DROPPED}", f"read {COPY_ROWS_BELOW}", found), found
+    assert build.is_found(f"write {STORE_GRADIENTS}", f"read {COPY_ROWS_ABOVE}", found), found
     # Nobody waits until all blocks have made the words of the ring empty.
     found = find_unordered(broken, hidden=64, batches="7,7,7,7,7,7,7,7,7,7,7,7", chunk=2, relaxed=1)
     assert build.is_found(f"write {EMPTY_WORDS}", f"read {POLL}", found), found

@@ -190,11 +190,101 @@ def test_the_first_layer_without_matrices(states: bool, hidden: int) -> None:
         check_gradients_without_states(case)
 
 
+# Layers, hidden size, projection and batch: as SIZES, and projections that two blocks halve or not.
+DROPOUT_SIZES = [
+    (3, 576, 128, 1),
+    (3, 576, 320, 8),
+    (3, 704, 512, 5),
+    (4, 640, 192, 3),
+    (3, 768, 384, 4),
+    (7, 832, 448, 8),
+    (3, 896, 192, 5),
+    (5, 1024, 512, 1),
+    (5, 1024, 512, 3),
+    (6, 1024, 128, 4),
+    (7, 1024, 768, 8),
+    (12, 1024, 512, 4),
+]
+
+
+class Dropped:
+    """A training step of a stack with dropout between layers, always with the same masks."""
+
+    def __init__(
+        self, layers: int, hidden: int, projection: int, batch_sizes: list[int], kind: type[CudaCase] = CudaCase
+    ) -> None:
+        torch.manual_seed(11)
+        self.states = torch.zeros(2, dtype=torch.int64, device="cuda")
+        self.handle = capi.Object("Create", "Destroy")
+        dropout = dropout_descriptor(self.handle, 0.3, self.states, 77)
+        self.first = self.states.clone()
+        self.case = case_of(layers, hidden, projection, batch_sizes, kind=kind, dropout=dropout)
+
+    def train(self) -> dict[str, torch.Tensor]:
+        self.states.copy_(self.first)
+        self.case.data["dw"].zero_()
+        self.case.train()
+        return self.case.results()
+
+
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-@pytest.mark.parametrize(("layers", "hidden", "batch"), [(5, 1024, 4), (7, 832, 8), (4, 576, 3)])
-def test_dropout_is_of_layers_one_after_the_other(layers: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
-    stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=200)
-    check_dropout(stack, steps_of(hidden, [batch] * 64), dtype)
+@pytest.mark.parametrize(("layers", "hidden", "projection", "batch"), DROPOUT_SIZES)
+def test_dropout(layers: int, hidden: int, projection: int, batch: int, dtype: torch.dtype) -> None:
+    stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=projection)
+    batch_sizes = steps_of(hidden, [batch] * 65)
+    assert_runs_so(Dropped(layers, hidden, projection, batch_sizes).case)
+    check_dropout(stack, batch_sizes, dtype)
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS, ids=str)
+def test_dropout_and_lengths(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=384)
+    batch_sizes = steps_of(hidden, batch_sizes)
+    assert_runs_so(Dropped(layers, hidden, 384, batch_sizes).case)
+    check_dropout(stack, batch_sizes, torch.float16)
+
+
+@pytest.mark.parametrize(("hidden", "projection"), [(1024, 200), (1024, 64), (1024, 896)])
+def test_dropout_one_after_the_other(hidden: int, projection: int) -> None:
+    batch_sizes = steps_of(hidden, [4] * 64)
+    case = Dropped(5, hidden, projection, batch_sizes).case
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert case.plan().layersTogether == case.plan().layersTogetherBackward == 1
+    check_dropout(reference.Stack(reference.LSTM, 48, hidden, 5, projection=projection), batch_sizes, torch.float16)
+
+
+@pytest.mark.parametrize("batch_sizes", [[4] * 96, [7] * 97, [8] * 60 + [5] * 60], ids=str)
+def test_dropout_leaves_the_same_bits_whatever_memory_holds(batch_sizes: list[int]) -> None:
+    dropped = Dropped(7, 1024, 512, batch_sizes)
+    first = dropped.train()
+    for byte in (0xFF, 0):
+        dropped.case.workspace.fill_(byte)
+        dropped.case.reserve.fill_(byte)
+        for name, found in dropped.train().items():
+            assert torch.equal(found, first[name]), name
+
+
+@pytest.mark.parametrize("name", ["x", "w", "dy", "hx", "dhy", "dx"])
+def test_dropout_and_unaligned_arrays(name: str) -> None:
+    dropped = Dropped(3, 1024, 192, [4] * 96)
+    first = dropped.train()
+    given = dropped.case.data[name]
+    room = torch.empty(given.numel() + 1, dtype=given.dtype, device="cuda")
+    dropped.case.data[name] = room[1:].view_as(given).copy_(given)
+    for of, found in dropped.train().items():
+        error = ((found.double() - first[of].double()).norm() / first[of].double().norm()).item()
+        assert error < 2 * TOLERANCE[torch.float16], f"{of}: {error:.2e}"
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "projection", "batch_sizes"),
+    [(3, 1024, 512, [4] * 96), (12, 1024, 512, [8] * 97), (3, 576, 320, [3] * 40 + [2] * 30)],
+    ids=str,
+)
+def test_dropout_stays_within_workspace_and_reserve_space(
+    layers: int, hidden: int, projection: int, batch_sizes: list[int]
+) -> None:
+    check_calls_stay_within_workspace_and_reserve_space(Dropped(layers, hidden, projection, batch_sizes).case)
 
 
 @pytest.mark.parametrize("batch_sizes", [[4] * 65, LENGTHS[1][2]], ids=str)
@@ -205,8 +295,7 @@ def test_inference_with_dropout_set(batch_sizes: list[int]) -> None:
     case = case_of(5, 1024, 512, batch_sizes, dropout=dropout_descriptor(handle, 0.3, states, 77))
     if torch.cuda.get_device_capability() == (9, 0):
         plan = case.plan()
-        assert (plan.layersTogether, plan.layersTogetherBackward, plan.layersTogetherInference) == (1, 1, 5)
-        assert b"dropout" in plan.layersReason
+        assert (plan.layersTogether, plan.layersTogetherBackward, plan.layersTogetherInference) == (5, 5, 5)
     case.check("RNNForwardInference")
     assert_results(case, ("y", "hy", "cy"))
 

@@ -177,7 +177,11 @@ def test_stacks_with_a_projection_that_run_one_after_the_other(arguments: dict[s
         assert info.layersReason == reason
 
 
-def test_dropout_between_layers_with_a_projection_is_of_training() -> None:
+# A multiple of 64, 128 at least, which the blocks of a layer share by 32 columns each.
+@pytest.mark.parametrize(
+    ("projection", "together"), [(128, 5), (512, 5), (832, 5), (64, 1), (200, 1), (480, 1), (896, 1)]
+)
+def test_dropout_between_layers_with_a_projection(projection: int, together: int) -> None:
     layer = Layer(hidden=1024, layers=5)
     states = ctypes.create_string_buffer(capi.size_from("DropoutGetStatesSize", handle=layer.handle.pointer))
     dropout = dropout_descriptor(layer.handle, 0.2, states, 7)
@@ -185,13 +189,14 @@ def test_dropout_between_layers_with_a_projection_is_of_training() -> None:
     capi.check("SetRNNDescriptor", rnnDesc=layer.rnn.pointer, inputMode=0, direction=0, **layer.sizes)
     info = layer.query_gpu("H200")
     assert (info.forwardEngine, info.backwardEngine, info.layersTogetherInference) == (CHUNKED, CHUNKED, 5)
-    capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=512)
+    capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=projection)
     info = layer.query_gpu("H200")
-    assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 5)
-    assert (info.forwardEngine, info.backwardEngine) == (b"mma", b"wgmma")
-    assert info.layersReason == (
-        b"in training, layers with a projection and dropout between them run one after the other"
-    )
+    assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (together, together, 5)
+    if together > 1:
+        assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (CHUNKED, CHUNKED, b"")
+    else:
+        assert (info.forwardEngine, info.backwardEngine) == (b"mma", b"wgmma")
+        assert info.layersReason == (ONE_AFTER_THE_OTHER + b"; with dropout P is a multiple of 64, 128 or more")
 
 
 @pytest.mark.parametrize("mode", [LSTM, GRU])
@@ -377,7 +382,9 @@ def test_shared_memory_has_room_for_the_kernels_variables() -> None:
 
 def test_shared_memory_has_room_for_the_backward_kernels_variables() -> None:
     for kernels in variables("backward").values():
-        assert len(kernels) == 16  # two cells and types, up to 4 sequences and up to 8, of one length and of others
+        assert (
+            len(kernels) == 24
+        )  # two types, up to 4 sequences and up to 8, of one length and of others; GRU, and LSTM twice
         for registers, static in kernels:
             assert registers <= 255
             assert static == 0  # what the plan says is all of it

@@ -179,7 +179,10 @@ def run(
     """A layer or a stack."""
     names = {"y", "hy"} | ({"gates"} if cell in ("lstm", "gru") else set()) | ({"dropped"} if dropout else set())
     names |= {"cells", "cy"} if cell == "lstm" else set()
+    projects = "projection" in options
+    names |= {"projected"} if projects else set()
     if backward:
+        names |= {"dprojected"} if projects else set()
         names |= {"dgates", "dhx", "biases"} | ({"dcandidate"} if cell == "gru" else set())
         names |= {"dcx"} if cell == "lstm" else set()
         names |= {"dreset_hx"} if resets else set()

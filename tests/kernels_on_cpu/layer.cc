@@ -42,6 +42,7 @@ Options parse_options(int count, char** words) {
     if (name == "chunk") options.chunk = number();
     if (name == "dropout") options.dropout_scale = number() != 0 ? 1.25 : 0;
     if (name == "initial") options.initial = number() != 0;
+    if (name == "projection") options.projection = number();
     if (name == "resets") options.resets = number() != 0;
     if (name == "masks") options.masks = number() != 0;
     if (name == "reverse") options.reverse = number() != 0;

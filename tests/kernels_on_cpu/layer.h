@@ -19,6 +19,7 @@ struct Options {
   int chunk = 0;             // timesteps of one, of wavefronts by chunks; 0: other wavefronts
   double dropout_scale = 0;  // between layers; 0: none
   bool initial = false;      // by chunks: what is added to the first timestep's input products
+  int projection = 0;        // by chunks, with dropout: P of projections between layers; 0: none
   bool resets = false, masks = false, reverse = false;
   bool relaxed = false;  // of programs that follow the order: words that are polled order their stores alone
   unsigned seed = 1;

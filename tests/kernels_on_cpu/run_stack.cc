@@ -12,6 +12,7 @@ class Stack {
   explicit Stack(const Options& options) : options_(options), scale_(options.dropout_scale) {
     RnnProblem problem = Layer(options).problem();
     problem.dropout.probability = scale_ > 0 ? 0.2f : 0;
+    problem.projection = options.projection;
     GpuRow row = *find_gpu_row("H200");
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
@@ -29,14 +30,17 @@ class Stack {
       shape->blocks = static_cast<int>(ceil_div(int64_t{options.hidden}, units) * shape->cluster);
     }
     options_.replicas = std::max(plan_.backward.replicas, 1);
-    const size_t matrix = size_t(options.hidden) * options.hidden;
     for (int i = 0; i < options.layers; ++i) {
       layers_.emplace_back(options_);
       const Layer& layer = layers_.back();
-      inputs_.emplace_back(options.type, layer.gates * matrix, 1 / std::sqrt(options.hidden));
-      dropped_.emplace_back(options.type, layer.all);
+      inputs_.emplace_back(options.type, size_t(layer.gates) * options.hidden * width(), 1 / std::sqrt(width()));
+      dropped_.emplace_back(options.type, size_t(layer.rows) * width());
+      if (projects()) {
+        projections_.emplace_back(options.type, size_t(width()) * options.hidden, 1 / std::sqrt(options.hidden));
+        projected_.emplace_back(options.type, size_t(layer.rows) * width());
+      }
       if (options.initial) initial_.emplace_back(Type::kFloat, layer.gates * layer.states);
-      std::vector<uint8_t> kept(layer.all / 8);
+      std::vector<uint8_t> kept(size_t(layer.rows) * width() / 8);
       for (uint8_t& bits : kept) bits = static_cast<uint8_t>(bits_());
       kept_.push_back(std::move(kept));
     }
@@ -60,13 +64,14 @@ class Stack {
       own.recurrent_bias = of_layer.recurrent_bias, own.initial = own.hx = of_layer.hx, own.cx = of_layer.cx;
       own.y = of_layer.y, own.hy = of_layer.hy, own.cy = of_layer.cy;
       own.gates = of_layer.gates, own.cells = of_layer.cells;
-      if (i > 0) own.input = inputs_[i].data(), own.below = below(i).data();
-      if (drops() && i + 1 < options_.layers) params.dropout[i] = {kept_[i].data(), dropped_[i].data()};
+      if (i > 0) own.input = inputs_[i].data(), own.below = (projects() ? layers_[i - 1].y : below(i)).data();
+      if (drops() && !projects() && i + 1 < options_.layers) params.dropout[i] = {kept_[i].data(), dropped_[i].data()};
     }
     if (is_chunked(plan_.forward) != (options_.chunk > 0)) return false;
     std::vector<Array> arrays;
-    std::vector<unsigned> progress(options_.layers);
+    std::vector<unsigned> progress(options_.layers), projected(options_.layers);
     params.chunk_steps = options_.chunk;
+    set_projection(plan_.forward, params);
     for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) {
       WavefrontForwardLayer& own = params.layer[i];
       own.initial = nullptr;
@@ -82,10 +87,16 @@ class Stack {
       follow(arrays.back());
       own.products = arrays.back().data();
       own.below_progress = &progress[i - 1];
+      if (projects()) {
+        follow(projected_[i - 1]);
+        own.projection = {projections_[i - 1].data(), kept_[i - 1].data(), projected_[i - 1].data(),
+                          dropped_[i - 1].data(), &projected[i]};
+      }
       if (options_.initial) own.initial_products = initial_[i].floats();
     }
     if (!launch(kWavefrontForwardLaunchers, plan_.forward, params)) return false;
     for (int i = 0; i < options_.layers; ++i) {
+      if (i > 0 && projects()) compare_projected(i - 1);
       if (i > 0) multiply_input(i);
       layers_[i].compare_forward();
     }
@@ -111,11 +122,12 @@ class Stack {
       own.input_above = inputs_[i + 1].data();
       own.above = layers_[i + 1].dgates.data();
       own.candidate_above = layers_[i + 1].is_gru ? layers_[i + 1].dcandidate.data() : nullptr;
-      if (drops()) params.kept[i] = kept_[i].data();
+      if (drops() && !projects()) params.kept[i] = kept_[i].data();
     }
     if (is_chunked(plan_.backward) != (options_.chunk > 0)) return false;
     std::vector<Array> arrays;
-    std::vector<unsigned> progress(options_.layers);
+    std::vector<unsigned> progress(options_.layers), projected(options_.layers);
+    set_projection(plan_.backward, params);
     size_t gates_above = 0;  // in `arrays`
     params.chunk_steps = options_.chunk;
     // All of a row's gradients together.
@@ -139,6 +151,11 @@ class Stack {
         own.products = arrays.back().data();
         own.above = params.layer[i + 1].dgates;
         own.above_progress = &progress[i + 1];
+        if (projects()) {
+          projected_[i].fill(0xFF);
+          follow(projected_[i]);
+          own.projection = {projections_[i].data(), kept_[i].data(), projected_[i].data(), nullptr, &projected[i]};
+        }
         own.dgates = arrays[gates_above].data();
       }
       gates_above = arrays.size();
@@ -161,6 +178,14 @@ class Stack {
     order::follow(array.data(), array.bytes(), kind);
   }
   bool drops() const { return scale_ > 0; }
+  bool projects() const { return options_.projection > 0; }
+  int width() const { return projects() ? options_.projection : options_.hidden; }  // of a row of what a layer reads
+  template <class Params>
+  void set_projection(const ResidentShape& shape, Params& params) const {
+    if (!projects()) return;
+    params.projection = width();
+    params.projection_columns = chunked_projected_columns(width(), shape.blocks / shape.cluster);
+  }
   Array& below(int i) { return drops() ? dropped_[i - 1] : layers_[i - 1].y; }
   double factor(int i, size_t element) const {
     return !drops() ? 1 : (kept_[i][element / 8] >> element % 8 & 1) != 0 ? scale_ : 0;
@@ -176,17 +201,33 @@ class Stack {
     }
   }
 
+  // h of layer i, the projection of its m.
+  void compare_projected(int i) const {
+    Comparison of_projected{"projected"};
+    const int hidden = options_.hidden;
+    for (int row = 0; row < layers_[i].rows; ++row) {
+      for (int c = 0; c < width(); ++c) {
+        double sum = 0;
+        for (int u = 0; u < hidden; ++u)
+          sum += projections_[i][size_t(hidden) * c + u] * layers_[i].y[size_t(hidden) * row + u];
+        of_projected.add(projected_[i][size_t(width()) * row + c], sum);
+      }
+    }
+  }
+
   // Layer::products of layer i.
   void multiply_input(int i) {
     Layer& layer = layers_[i];
     const int hidden = options_.hidden;
     Comparison of_dropped{"dropped"};
-    for (size_t e = 0; e < layer.all && drops(); ++e)
-      of_dropped.add(dropped_[i - 1][e], layers_[i - 1].y[e] * factor(i - 1, e));
+    const Array& whole = projects() ? projected_[i - 1] : layers_[i - 1].y;
+    for (size_t e = 0; e < size_t(layer.rows) * width() && drops(); ++e)
+      of_dropped.add(dropped_[i - 1][e], whole[e] * factor(i - 1, e));
     for (int row = 0; row < layer.rows; ++row) {
       for (int r = 0; r < layer.gates * hidden; ++r) {
         double sum = 0;
-        for (int k = 0; k < hidden; ++k) sum += inputs_[i][size_t(hidden) * r + k] * below(i)[size_t(hidden) * row + k];
+        for (int k = 0; k < width(); ++k)
+          sum += inputs_[i][size_t(width()) * r + k] * below(i)[size_t(width()) * row + k];
         const size_t element = size_t(layer.gates) * hidden * row + r;
         if (options_.chunk > 0) sum = rounded(options_.type, sum, false);
         if (options_.initial && row < layer.batch) sum = rounded(options_.type, sum + initial_[i][element], false);
@@ -199,17 +240,28 @@ class Stack {
   void multiply_above(int i) {
     const Layer& above = layers_[i + 1];
     const int hidden = options_.hidden;
+    Comparison of_projected{"dprojected"};
     for (int row = 0; row < above.rows; ++row) {
-      std::vector<double> sums(hidden);
+      std::vector<double> sums(width());
       for (int r = 0; r < above.gates * hidden; ++r) {
         const bool is_candidate = above.is_gru && r >= 2 * hidden;
         const double gradient = is_candidate ? above.dcandidate[size_t(hidden) * row + r - 2 * hidden]
                                              : above.dgates[size_t(above.gates) * hidden * row + r];
-        for (int u = 0; u < hidden; ++u) sums[u] += gradient * inputs_[i + 1][size_t(hidden) * r + u];
+        for (int u = 0; u < width(); ++u) sums[u] += gradient * inputs_[i + 1][size_t(width()) * r + u];
+      }
+      if (projects()) {
+        std::vector<double> of_units(hidden);
+        for (int c = 0; c < width(); ++c) {
+          const size_t element = size_t(width()) * row + c;
+          of_projected.add(projected_[i][element], sums[c] * factor(i, element));
+          for (int u = 0; u < hidden; ++u)
+            of_units[u] += projected_[i][element] * projections_[i][size_t(hidden) * c + u];
+        }
+        sums = of_units;
       }
       for (int u = 0; u < hidden; ++u) {
         const size_t element = size_t(hidden) * row + u;
-        const double dy = sums[u] * factor(i, element);
+        const double dy = projects() ? sums[u] : sums[u] * factor(i, element);
         layers_[i].output_gradients[element] = options_.chunk > 0 ? rounded(options_.type, dy, false) : dy;
       }
     }
@@ -219,7 +271,9 @@ class Stack {
   double scale_;
   std::mt19937 bits_{5};
   std::vector<Layer> layers_;
-  std::vector<Array> inputs_, dropped_;  // [G H, H] of each layer, for what is below it; and [rows, H]
+  std::vector<Array> inputs_, dropped_;  // [G H, H] of each layer, for what is below it; and [rows, H]; or P for H
+  std::vector<Array> projections_;       // [P, H]
+  std::vector<Array> projected_;         // [rows, P]: h; backward, its gradients
   std::vector<Array> initial_;           // [N, G, H]
   std::vector<std::vector<uint8_t>> kept_;
   WavefrontPlan plan_;

@@ -106,13 +106,17 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 }
 
 int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
-  // By chunks, kernels multiply with products of a projection's matrix and know nothing of it. Kernels that keep it
-  // apart (keeps_projection_apart()) are of layers of which not even one has room here.
+  // By chunks, kernels multiply with products of a projection's matrix, with itself where it has dropout behind it.
+  // Kernels that keep it apart (keeps_projection_apart()) are of layers of which not even one has room here.
   const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
   if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
   if (problem.projection > 0) {
     *reason =
         "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster();
+    if (chunked_drops_projected(problem)) {
+      *reason += "; with dropout P is a multiple of " + std::to_string(kChunkedColumnsK) + ", " +
+                 std::to_string(2 * kChunkedColumnsK) + " or more";
+    }
     return 1;
   }
   if (problem.max_batch() > kWavefrontSequences) {
@@ -138,10 +142,6 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
 std::string why_one_after_the_other(const RnnProblem& p) {
   if (p.directions > 1) return "layers of two directions run one after the other";
   if (p.heads > 1) return "layers with heads run one after the other";
-  // What is dropped lies between a layer's projection and the input matrices above, whose product there would be.
-  if (p.projection > 0 && p.dropout.probability > 0) {
-    return "in training, layers with a projection and dropout between them run one after the other";
-  }
   if (p.forward_plan.engine != PRNN_ENGINE_BEST || p.backward_plan.engine != PRNN_ENGINE_BEST) {
     return "the plan of prnnSetRNNPlan is one of single layers";
   }

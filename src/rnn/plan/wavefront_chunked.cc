@@ -39,6 +39,7 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
     const int64_t shared_weights = int64_t{operands - in_registers} * 16 * kResidentThreads;
     const int64_t shared_bytes = chunked_biases_at(gates, unit_tiles, half_tile) + units * 16 + shared_weights;
     if (layers < kChunkedLeastLayers || shared_bytes > row.shared_bytes) return false;
+    if (chunked_drops_projected(problem) && problem.projection > kChunkedProjected * blocks) return false;
     // The fewest launches, and the fewest units a block.
     if (most > 1 && ceil_div(problem.layers, layers) >= ceil_div(problem.layers, most)) return false;
     most = layers;
@@ -88,6 +89,10 @@ int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass) {
   return pass == Pass::kForward ? chunked_steps(batch) * batch * problem.gates() * row : kChunkedRows * row;
 }
 
+bool chunked_drops_projected(const RnnProblem& problem) {
+  return problem.training && problem.projection > 0 && problem.dropout.probability > 0;
+}
+
 std::string where_chunks_are_faster() {
   return "from " + std::to_string(kChunkedLeastLayers) + " layers on of " +
          std::to_string(ceil_div(kSmallest, kWgmmaChunk) * kWgmmaChunk) + " to " + std::to_string(kLargest) +
@@ -98,6 +103,13 @@ std::string where_chunks_are_faster() {
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
   const int64_t hidden = problem.hidden, batch = problem.max_batch(), layers = problem.layers;
   if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
+  if (chunked_drops_projected(problem)) {
+    // Backward, each block of a cluster has a stage of K at least of the product with a projection, and each cluster so
+    // many columns at most of that with the input matrices.
+    const int64_t projection = problem.projection, clusters = ceil_div(hidden, kChunkedColumns);
+    if (projection % kChunkedColumnsK != 0 || projection < 2 * kChunkedColumnsK) return 1;
+    if (projection > kChunkedProjectedBack * clusters) return 1;
+  }
   if (batch > kTileColumns || layers < kChunkedLeastLayers) return 1;
   if (problem.steps() < chunked_least_steps(problem, problem.training)) return 1;
   ResidentShape found;  // the caller's has a kernel of this engine only where layers run so

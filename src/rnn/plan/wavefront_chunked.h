@@ -56,6 +56,17 @@ constexpr int chunked_biases_at(int gates, int unit_tiles, bool half_tile) {
                   chunked_sum_bytes(unit_tiles, half_tile));
 }
 
+// Where there is dropout behind a projection (ChunkedProjection), blocks, backward clusters, share the columns of h of
+// a chunk, whole bytes of the mask; at most so many. Forward, a stage is of as many of the projection's rows.
+constexpr int kChunkedProjected = 32, kChunkedProjectedBack = 64;
+constexpr int chunked_projected_columns(int64_t projection, int64_t sharers) {
+  return static_cast<int>(ceil_div(projection, 8 * sharers) * 8);
+}
+constexpr int chunked_projected_stages(int gates, int unit_tiles) {
+  return std::min(8, kChunkedStages * chunked_stage_bytes(2 * chunked_product_columns(gates, unit_tiles)) /
+                         chunked_stage_bytes(kChunkedProjected));
+}
+
 // Backward: clusters of 2 blocks split K, two gates each (GRU: by units). A launch's kernel has 4 or 8 columns. The
 // exchanged gradients of the gates lie in a ring of so many timesteps.
 constexpr int kChunkedBackwardCluster = 2;
@@ -98,6 +109,10 @@ constexpr int chunked_backward_shared_bytes(int gates, int columns) {
 // are what blocks exchange backward, and their products with the input matrices above have H.
 int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass);
 int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass);
+
+// Whether layers that run so multiply with a projection and, after the dropout behind it, with the input matrices
+// above: in training alone; else with the product of both.
+bool chunked_drops_projected(const RnnProblem& problem);
 
 // Whether a pass runs so.
 inline bool is_chunked(const ResidentShape& wavefront) { return wavefront.kernel.is(Engine::kWavefrontChunked); }

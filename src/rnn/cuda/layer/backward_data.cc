@@ -62,7 +62,11 @@ class BackwardData : LayerRun {
         own.input_above = input_matrices(args_.w, layer + 1);
         own.above = saved.directions[layer + 1].dgates;
         own.candidate_above = saved.directions[layer + 1].dcandidate;
-        if (drops()) params.kept[i] = dropout_mask(first, i);
+        if (drops_projected()) {
+          own.projection = chunked_projection(args_.w, layer, i, saved_here.dstates, nullptr);
+        } else if (drops()) {
+          params.kept[i] = dropout_mask(first, i);
+        }
       }
       own.y = merges() ? saved_here.cell_outputs : output_of(layer);
       own.hx = resident_state(args_.hx, layer, 0);
@@ -85,10 +89,14 @@ class BackwardData : LayerRun {
       fill_all_empty(gradients);
     }
     require_launch(launch_kernel(wavefront.backward, params, stream), "the backward wavefront kernel");
-    // Within the launch there was no gradient of h.
+    // Within the launch there was no gradient of h but where what layers above have for it is dropped.
     for (int64_t layer = highest; layer >= first && merges(); --layer) {
       add_up_states(layer, 0, dy);
       if (layer == first) break;
+      if (drops_projected()) {
+        dy = saved.directions[layer - 1].dstates;
+        continue;
+      }
       void* const below = work.between_of(layer - 1);
       add_input_gradient(layer, 0, 0, p.rows, below);
       dy = below;
@@ -104,8 +112,14 @@ class BackwardData : LayerRun {
       own.products = arrays.products[i];
       own.above_progress = i + 1 < count ? progress + i + 1 : nullptr;
       own.progress = progress + i;
+      own.projection.progress = progress + kWavefrontLayers + i;
     }
     params->chunk_steps = chunked_steps(p.max_batch());
+    if (drops_projected()) {
+      const ResidentShape& shape = wavefront.backward;
+      params->projection = static_cast<int>(p.projection);
+      params->projection_columns = chunked_projected_columns(p.projection, shape.blocks / shape.cluster);
+    }
   }
 
   void run_side_by_side() {

@@ -175,7 +175,10 @@ class Forward : LayerRun {
         own.cells = saved.directions[layer].cells;
       }
       published.push_back({own.y, p.rows * p.hidden});
-      if (training_ && drops() && i + 1 < count) {
+      if (i > 0 && training_ && drops_projected()) {
+        own.projection =
+            chunked_projection(args_.w, layer - 1, i - 1, saved.outputs[layer - 1], saved.inputs[layer - 1]);
+      } else if (training_ && drops() && !merges() && i + 1 < count) {
         params.dropout[i].dropped = saved.inputs[layer];
         params.dropout[i].kept = dropout_mask(first, i);
         published.push_back({saved.inputs[layer], p.rows * p.hidden});
@@ -196,7 +199,8 @@ class Forward : LayerRun {
   // but the backward pass.
   void project_together(int64_t layer, bool is_inner) {
     if (!is_inner) return project(layer, 0, output_of(layer));
-    if (training_) project_rows(layer, 0, p.rows, cell_outputs(layer, 0), output_of(layer));
+    const bool is_made = training_ && drops_projected();  // by the kernel
+    if (training_ && !is_made) project_rows(layer, 0, p.rows, cell_outputs(layer, 0), output_of(layer));
     void* const hy = h_state(args_.hy, layer, 0);
     if (hy != nullptr) project_rows(layer, 0, p.max_batch(), last_outputs(layer), hy);
   }
@@ -210,8 +214,14 @@ class Forward : LayerRun {
       own.products = arrays.products[i];
       own.below_progress = i > 0 ? progress + i - 1 : nullptr;
       own.progress = i + 1 < count ? progress + i : nullptr;
+      own.projection.progress = progress + kWavefrontLayers + i;
     }
     params->chunk_steps = chunked_steps(p.max_batch());
+    if (training_ && drops_projected()) {
+      const ResidentShape& shape = wavefront.forward;
+      params->projection = static_cast<int>(p.projection);
+      params->projection_columns = chunked_projected_columns(p.projection, shape.blocks / shape.cluster);
+    }
   }
 
   // Matrices and biases of a direction, and where it leaves what the backward pass reads, from a row on.

@@ -199,10 +199,10 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
 
   const int with_masks = std::max(plan.wavefront.forward_layers, plan.wavefront.backward_layers);
   for (int i = 1; i < with_masks && p.dropout.probability > 0; ++i) {
-    kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
+    kept.push_back(shared.take<uint8_t>(p.rows * p.state() / 8));
   }
   const bool by_chunks = is_chunked(plan.wavefront.forward) || is_chunked(plan.wavefront.backward);
-  progress = shared.take<unsigned>(by_chunks ? kWavefrontLayers : 0);
+  progress = shared.take<unsigned>(by_chunks ? 2 * kWavefrontLayers : 0);
   const SideBySidePlan& side = plan.side_by_side;
   for (int64_t layer = 0; layer < p.layers && (side.forward || side.backward); ++layer) {
     const int64_t bytes = p.max_batch() * p.hidden * element;
@@ -215,7 +215,9 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   const auto recurrences = [&](int64_t layers) { return merges && layers > 1 ? layers : p.recurrences(); };
   const int64_t merged_bytes = merges ? p.gates() * p.hidden * p.hidden * element : 0;
   for (int64_t i = 0; i < recurrences(layers_at_once); ++i) merged.push_back(shared.take<char>(merged_bytes));
-  for (int64_t i = 1; i < layers_at_once; ++i) merged_inputs.push_back(shared.take<char>(merged_bytes));
+  const int64_t input_bytes =
+      chunked_drops_projected(p) ? (p.gates() + 1) * p.hidden * p.projection * element : merged_bytes;
+  for (int64_t i = 1; i < layers_at_once; ++i) merged_inputs.push_back(shared.take<char>(input_bytes));
   row_sums = shared.take<float>(std::max(row_sums_count(p, plan.forward), row_sums_count(p, plan.backward)));
   Arena forward = shared, backward = shared, weights = shared;
   // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
@@ -277,7 +279,29 @@ const void* LayerRun::recurrent_weights(const void* w, int64_t layer, int64_t di
 
 const void* LayerRun::input_matrices(const void* w, int64_t layer) const {
   const void* const input = at(w, rnn_layer_offsets(p, layer, 0).input);
-  return merges() ? merge(input, w, layer - 1, 0, work.of_recurrence(work.merged_inputs, layer, 0)) : input;
+  if (!merges()) return input;
+  char* const place = work.of_recurrence(work.merged_inputs, layer, 0);
+  return drops_projected() ? aligned_matrix(input, p.gates() * p.hidden * p.projection, place)
+                           : merge(input, w, layer - 1, 0, place);
+}
+
+const void* LayerRun::aligned_matrix(const void* matrix, int64_t count, void* copy) const {
+  if (reinterpret_cast<uintptr_t>(matrix) % 16 == 0) return matrix;
+  const size_t bytes = static_cast<size_t>(count * element);
+  require_launch(cudaMemcpyAsync(copy, matrix, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
+  return copy;
+}
+
+ChunkedProjection LayerRun::chunked_projection(const void* w, int64_t layer, int64_t i, void* states,
+                                               void* dropped) const {
+  char* const copies = work.of_recurrence(work.merged_inputs, layer + 1, 0);
+  ChunkedProjection projection{};
+  projection.matrix = aligned_matrix(at(w, rnn_layer_offsets(p, layer, 0).projection), p.projection * p.hidden,
+                                     at(copies, p.gates() * p.hidden * p.projection));
+  projection.kept = dropout_mask(layer - i, i);
+  projection.states = states;
+  projection.dropped = dropped;
+  return projection;
 }
 
 const void* LayerRun::merge(const void* matrix, const void* w, int64_t layer, int64_t direction, char* merged) const {
@@ -371,13 +395,13 @@ ChunkedArrays LayerRun::chunked_arrays(Pass pass, int64_t first, int64_t count) 
 }
 
 unsigned* LayerRun::begin_progress() const {
-  require_launch(cudaMemsetAsync(work.progress, 0, kWavefrontLayers * sizeof(unsigned), stream), "a memset");
+  require_launch(cudaMemsetAsync(work.progress, 0, 2 * kWavefrontLayers * sizeof(unsigned), stream), "a memset");
   return work.progress;
 }
 
 const uint8_t* LayerRun::dropout_mask(int64_t first, int64_t i) const {
   uint8_t* const kept = work.kept[i];
-  require_launch(run_dropout_mask(p.dropout.probability, saved.draw, first + i, p.rows * p.hidden, kept, stream),
+  require_launch(run_dropout_mask(p.dropout.probability, saved.draw, first + i, p.rows * p.state(), kept, stream),
                  "the kernel that makes a dropout mask");
   return kept;
 }

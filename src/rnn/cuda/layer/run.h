@@ -87,7 +87,7 @@ struct Workspace {
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
-  unsigned* progress;          // `progress` of a launch's layers by chunks
+  unsigned* progress;          // by chunks: `progress` of a launch's layers, and of their ChunkedProjection
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
   std::vector<char*> carried_h, carried_c;
   // Forward.
@@ -107,7 +107,8 @@ struct Workspace {
   // With a projection; docs/resident_kernels.md has the formulas. Arrays of recurrences are those of a layer, or of the
   // layers of a launch: see of_recurrence().
   std::vector<char*> merged;         // per recurrence: [G H, H], the recurrent matrices times the projection; or empty
-  std::vector<char*> merged_inputs;  // of a launch's layers but the lowest: the same of the input and the layer below
+  std::vector<char*> merged_inputs;  // of a launch's layers but the lowest: the same of the input and the layer below;
+                                     // where there is dropout in between, room for copies of both
   std::vector<char*> cell_outputs;   // per recurrence: [rows, padded], inference's
   std::vector<char*> last_outputs;   // of a launch's layers but the highest: [N, H], the last of them
   float* initial_products;           // of a launch's layers, or one: [N, G H], the recurrent matrices times hx
@@ -194,6 +195,10 @@ struct LayerRun {
   const void* recurrent_weights(const void* w, int64_t layer, int64_t direction) const;
   // The same of a layer's input, which is what the layer below leaves in the same launch.
   const void* input_matrices(const void* w, int64_t layer) const;
+  // Whether between a launch's layers there are a projection, dropout and input matrices, one after the other.
+  bool drops_projected() const { return merges() && chunked_drops_projected(p); }
+  // Of this layer and the one above it in a launch, with `states` and `dropped`; `i`: the layer's number in the launch.
+  ChunkedProjection chunked_projection(const void* w, int64_t layer, int64_t i, void* states, void* dropped) const;
   // The rows of each sequence's first or last timestep.
   EdgeRows edge(const void* rows, int64_t stride, int64_t width, bool is_last) const;
   // Those with which a direction begins, for initial states: without those that start anew there.
@@ -229,7 +234,8 @@ struct LayerRun {
   Rows rows_of(const LayerHalf& half) const;
   // Of a launch of layers [first, first + count); fills what is exchanged.
   ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
-  // The counters of a launch by chunks, which become zeros.
+  // The counters of a launch by chunks, which become zeros: of the layers, and kWavefrontLayers further on of their
+  // projections.
   unsigned* begin_progress() const;
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;
@@ -261,6 +267,8 @@ struct LayerRun {
   }
 
  private:
+  // Matrices of `count` elements, aligned to 16 bytes: those of the caller or, where they are not, a copy.
+  const void* aligned_matrix(const void* matrix, int64_t count, void* copy) const;
   // merged <- [G H, P] times the projection of a layer.
   const void* merge(const void* matrix, const void* w, int64_t layer, int64_t direction, char* merged) const;
   template <class Pointer>

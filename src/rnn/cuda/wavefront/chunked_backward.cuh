@@ -20,8 +20,9 @@
 namespace prnn {
 
 // COLUMNS: 4 or 8, of sequences. LENGTHS: they have different lengths. A sequence begins in the step of its last
-// timestep; until then nothing is published, read or waited for in its column.
-template <class T, prnnRNNMode_t MODE, int COLUMNS, bool LENGTHS>
+// timestep; until then nothing is published, read or waited for in its column. PROJECTED: there is a ChunkedProjection
+// between layers.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, bool LENGTHS, bool PROJECTED>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     chunked_backward(const __grid_constant__ WavefrontBackwardParams params) {
   if constexpr (!kHasWgmma) return;
@@ -239,9 +240,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  // dy of the chunk that ends before step `end`, from the gradients of the gates above.
-  const auto make_dy = [&](int end) {
+  // The product that makes dy of the chunk that ends before step `end`, from the gradients of the gates above.
+  // PROJECTED: the first of two products, from these, leaves gradients of h, each cluster its share; the last one is of
+  // all of them.
+  const auto multiply_chunk = [&](auto is_last, int end) {
+    constexpr bool kLast = decltype(is_last)::value, kOfGates = !kLast || !PROJECTED;
     const int thread = pin_in_register(static_cast<int>(threadIdx.x)), pinned_end = pin_in_register(end);
+    const int own_rank = PROJECTED ? pin_in_register(rank) : rank;
     int chunk_row, rows;
     const auto find_rows = [&](int chunk_end) {
       chunk_row = row_of(chunk_end - 1);
@@ -249,27 +254,42 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       rows = row_of(first) + batch_of(first) - chunk_row;
     };
     find_rows(pinned_end);
+    const ChunkedProjection& projection = layer.projection;
+    const int outputs = kLast ? hidden : params.projection, inputs = kOfGates ? kGates * hidden : params.projection;
+    const int row_inputs = kOfGates ? 4 * hidden : params.projection;
     // K of the product. Of a GRU it has what the candidate has for W x, which follows what it has for R h.
     constexpr int kStageK = kChunkedColumnsK;
-    const auto k_begin = [&](int r) { return (kGates * hidden / kStageK * r + 1) / 2 * kStageK; };
-    const int k_first = k_begin(rank), k_elements = k_begin(rank + 1) - k_first;
-    const int cluster_unit = first_unit - rank * kUnits;
+    const auto k_begin = [&](int r) { return (inputs / kStageK * r + 1) / 2 * kStageK; };
+    const int k_first = k_begin(own_rank), k_elements = k_begin(own_rank + 1) - k_first;
+    // The cluster's columns: its units, or its octets of the gradients of h. Those are worked out again after the
+    // product, as rows are.
+    int first_column, octets_of_cluster = kTiles * 2;
+    const auto find_columns = [&](int unit) {
+      first_column = unit - own_rank * kUnits;
+      if constexpr (kLast) return;
+      first_column = first_column / kRows * params.projection_columns;
+      octets_of_cluster = min(params.projection_columns, outputs - first_column) / 8;
+    };
+    find_columns(first_unit);
+    if (!kLast && octets_of_cluster <= 0) return;
     float product[32];
+    const void* const source = kOfGates ? layer.above : projection.states;
     const T* const above =
-        static_cast<const T*>(layer.above) + k_first + (Exchange::kByUnits && k_first >= 2 * hidden ? hidden : 0);
-    const T* const matrix = static_cast<const T*>(layer.input_above) + int64_t{k_first} * hidden;
+        static_cast<const T*>(source) + k_first + (Exchange::kByUnits && k_first >= 2 * hidden ? hidden : 0);
+    const T* const matrix =
+        static_cast<const T*>(kOfGates ? layer.input_above : projection.matrix) + int64_t{k_first} * outputs;
     const uint32_t stages = own_base + kStep;
-    // Sums of 8 units, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
+    // Sums of 8 columns, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
     // an octet and a thread go to the same place in either block, in a stage that is free, and are kEmpty until they
     // have arrived.
-    const int first_octet = thread / 128 * 8, octets = thread / 128 == 0 ? 8 : kTiles * 2 - 8;
+    const int first_octet = thread / 128 * 8;
     const auto slots_of = [&](int r) { return kStep + free_columns_stage(k_begin(r + 1) - k_begin(r)); };
-    const uint32_t slots = slots_of(rank);
+    const uint32_t slots = slots_of(own_rank);
     const auto slot_of = [&](int octet) { return (octet % kOctets * 128 + thread % 128) * 16; };
-    multiply_columns<T>(
-        product, k_elements, stages, thread, {above + int64_t{chunk_row} * (4 * hidden), rows, 4 * hidden},
+    multiply_columns<T, kLast>(
+        product, k_elements, stages, thread, {above + int64_t{chunk_row} * row_inputs, rows, row_inputs},
         [&](int s) { return kStageK + (Exchange::kByUnits && k_first + (s + 1) * kStageK == 2 * hidden ? hidden : 0); },
-        matrix, hidden, [&](int v) { return min(cluster_unit + v * 8, hidden - 8); },
+        matrix, outputs, [&](int v) { return min(first_column + v * 8, outputs - 8); }, octets_of_cluster,
         [&] {
           for (int i = thread; i < kOctets * 128; i += kResidentThreads) {
             store_shared(own_base + slots + i * 16, uint4{kEmpty, kEmpty, kEmpty, kEmpty});
@@ -277,36 +297,54 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           arrive_at_cluster();
         });
     wait_for_cluster();  // the other block's slots are empty
+    if constexpr (!kLast) find_columns(pin_in_register(first_unit));
+    const int octets = thread / 128 == 0 ? min(octets_of_cluster, 8) : kLast ? kTiles * 2 - 8 : 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j >= octets || (first_octet + j) / kOctets == rank) continue;
-      chunked_store_to_rank(other_base + slots_of(rank ^ 1) + slot_of(first_octet + j), product + j * 4);
+      if (j >= octets || (first_octet + j) / kOctets == own_rank) continue;
+      chunked_store_to_rank(other_base + slots_of(own_rank ^ 1) + slot_of(first_octet + j), product + j * 4);
     }
     const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-    const uint8_t* const kept = params.kept[place.direction];
-    if constexpr (LENGTHS) find_rows(memory.chunk_end);  // again: kept during the product, they would be spilled
+    const uint8_t* const kept = PROJECTED ? projection.kept : params.kept[place.direction];
+    if constexpr (LENGTHS || PROJECTED)
+      find_rows(memory.chunk_end);  // again: kept during the product, they would be spilled
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j >= octets || (first_octet + j) / kOctets != rank) continue;
+      if (j >= octets || (first_octet + j) / kOctets != own_rank) continue;
       float sums[4];
       wait_until([&] { return chunked_load_arrived(own_base + slots + slot_of(first_octet + j), sums); });
 #pragma unroll
       for (int q = 0; q < 4; ++q) sums[q] += product[j * 4 + q];
-      const int unit = cluster_unit + (first_octet + j) * 8 + column;
+      const int unit = first_column + (first_octet + j) * 8 + column;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int row = first_row + e * 8;
-        if (row >= rows || unit >= hidden) continue;
+        if (row >= rows || unit >= outputs) continue;
         float first = sums[e * 2], second = sums[e * 2 + 1];
-        if (kept != nullptr) {
-          const unsigned bits = kept[int64_t{chunk_row + row} * (hidden / 8) + unit / 8] >> column;
+        if (kOfGates && kept != nullptr) {
+          const unsigned bits = kept[int64_t{chunk_row + row} * (outputs / 8) + unit / 8] >> column;
           first *= bits & 1 ? params.dropout_scale : 0;
           second *= bits & 2 ? params.dropout_scale : 0;
         }
-        *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.products) + row * hidden + unit) =
-            Element<T>::pack(first, second);
+        T* const to = kLast ? static_cast<T*>(layer.products) + row * outputs
+                            : static_cast<T*>(projection.states) + int64_t{chunk_row + row} * outputs;
+        *reinterpret_cast<uint32_t*>(to + unit) = Element<T>::pack(first, second);
       }
     }
+  };
+  const auto make_dy = [&](int end) {
+    if constexpr (PROJECTED) {
+      multiply_chunk(std::false_type(), end);
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        unsigned* const progress = layer.projection.progress;
+        count_block(progress);
+        const unsigned blocks = sizes.blocks * (memory.chunk_first / params.chunk_steps + 1);
+        wait_for_blocks(progress, blocks, sizes.timed_out, timed_out);
+      }
+      __syncthreads();
+    }
+    multiply_chunk(std::true_type(), PROJECTED ? memory.chunk_end : end);
     __syncthreads();
   };
 
@@ -353,9 +391,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         if (q <= chunk_end) in_table(q) = {step.row, step.batch};
       }
       __syncthreads();
-      if (is_fed()) make_dy(chunk_end);
+      if (is_fed()) {
+        make_dy(chunk_end);
+        if constexpr (PROJECTED) {  // kept during the products, they would be spilled
+          s = memory.chunk_first;
+          at = s % (4 * params.chunk_steps) * exchange_step;
+        }
+      }
 #pragma unroll 1
-      for (int q = s; !finishes && q < s + kStages - 1; ++q) copy_saved(q, chunk_end);
+      for (int q = s; !finishes && q < s + kStages - 1; ++q) copy_saved(q, PROJECTED ? memory.chunk_end : chunk_end);
       asm volatile("cp.async.wait_all;" ::: "memory");
       __syncthreads();
     }
@@ -374,7 +418,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
     // The gradients of the step before.
     uint4 states[kKTiles];
-    const char* const source = exchange + ((at == 0 ? ring_bytes() : at) - exchange_step + rank * exchange_half +
+    const char* const source = exchange + ((at == 0 ? ring_bytes() : at) - exchange_step +
+                                           (PROJECTED ? pin_in_register(rank) : rank) * exchange_half +
                                            warp * kKTiles * kExchangeTile + lane * 16);
     const bool reads = (LENGTHS || s > 0) && lane / 4 < batch_of(s - 1);
     wait_poll_delay(published, sizes.poll_delay_cycles + (finishes ? 0 : kIdleDelay));
@@ -568,14 +613,22 @@ template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER>
 cudaError_t launch_wavefront_chunked_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                               cudaStream_t stream) {
   static_assert(UNIT_TILES * kTileRows == kChunkedBackwardUnits && CLUSTER == kChunkedBackwardCluster);
-  const auto launch = [&](auto lengths) {
-    constexpr bool kLengths = decltype(lengths)::value;
-    return launch_resident(params.sizes.batch <= kChunkedHalfTile
-                               ? chunked_backward<T, MODE, kChunkedHalfTile, kLengths>
-                               : chunked_backward<T, MODE, kTileColumns, kLengths>,
+  const auto launch_kernel = [&](auto half_tile, auto lengths, auto projected) {
+    constexpr int kColumns = decltype(half_tile)::value ? kChunkedHalfTile : kTileColumns;
+    return launch_resident(chunked_backward<T, MODE, kColumns, decltype(lengths)::value, decltype(projected)::value>,
                            shape, params, stream);
   };
-  return params.sizes.table != nullptr ? launch(std::true_type()) : launch(std::false_type());
+  const auto launch = [&](auto half_tile, auto lengths) {
+    if constexpr (MODE == PRNN_LSTM) {
+      if (params.projection > 0) return launch_kernel(half_tile, lengths, std::true_type());
+    }
+    return launch_kernel(half_tile, lengths, std::false_type());
+  };
+  const auto launch_of_columns = [&](auto lengths) {
+    return params.sizes.batch <= kChunkedHalfTile ? launch(std::true_type(), lengths)
+                                                  : launch(std::false_type(), lengths);
+  };
+  return params.sizes.table != nullptr ? launch_of_columns(std::true_type()) : launch_of_columns(std::false_type());
 }
 
 }  // namespace prnn

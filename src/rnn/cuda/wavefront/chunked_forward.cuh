@@ -103,6 +103,32 @@ __device__ __forceinline__ void multiply_groups(const Weights& weights, const ui
   (multiply_group<T, Rows, GROUPS, HALF>(weights, states, to), ...);
 }
 
+// This block's `columns` of h of the layer below, of `width` in all, and of the same after dropout, from `rows`, its m
+// of a chunk that begins with row `first_row`. The whole block calls it; `thread` is threadIdx.x.
+template <class T, int STAGES>
+__device__ __forceinline__ void project_chunk(const ChunkedProjection& projection, int width, int columns, int first,
+                                              const ChunkRows<T>& rows, int first_row, uint32_t stages, int thread,
+                                              float scale) {
+  if (first >= width) return;
+  float product[kChunkedProjected / 4];
+  multiply_rows<T, kChunkedProjected / 2, STAGES>(
+      product, rows.stride, stages, thread, rows, static_cast<const T*>(projection.matrix),
+      [&](int c) { return min(first + min(c, columns - 1), width - 1) * rows.stride; });
+  const int first_column = thread / 128 * (kChunkedProjected / 2) + thread % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kChunkedProjected / 8; ++i) {
+    const int row = thread / 32 % 4 * 16 + thread % 32 / 4 + i % 2 * 8, c = first_column + i / 2 * 8;
+    const int column = first + c;
+    if (row >= rows.count || c >= columns || column >= width) continue;
+    const int64_t at = int64_t{first_row + row} * width + column;
+    const unsigned kept = projection.kept[at / 8] >> column % 8;
+    const float h[2] = {product[i * 2], product[i * 2 + 1]};
+    *reinterpret_cast<uint32_t*>(static_cast<T*>(projection.states) + at) = Element<T>::pack(h[0], h[1]);
+    *reinterpret_cast<uint32_t*>(static_cast<T*>(projection.dropped) + at) = Element<T>::pack(
+        dropped_state<T>(h[0], (kept & 1) != 0, scale), dropped_state<T>(h[1], (kept & 2) != 0, scale));
+  }
+}
+
 // HALF: up to 4 sequences, each of which has every other column of a tile. EXTRAS: sequences of different lengths, or
 // dropout between the layers.
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool HALF, bool EXTRAS>
@@ -224,12 +250,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const Step last = step_of_chunk(min(params.chunk_steps, sizes.steps - t) - 1);
       const int rows = last.row + last.batch - current.row;
       chunk_row = current.row;
+      ChunkRows<T> below{static_cast<const T*>(layer.below) + int64_t{chunk_row} * hidden, rows, hidden};
+      if constexpr (EXTRAS && MODE == PRNN_LSTM) {
+        const ChunkedProjection& projection = layer.projection;
+        if (params.projection > 0) {
+          project_chunk<T, chunked_projected_stages(kGates, UNIT_TILES)>(
+              projection, params.projection, params.projection_columns,
+              pinned_unit / kUnits * params.projection_columns, below, chunk_row, shared_address(chunked_shared),
+              thread, params.dropout_scale);
+          __syncthreads();
+          if (thread == 0) {
+            count_block(projection.progress);
+            wait_for_blocks(projection.progress, chunk_blocks - sizes.blocks, sizes.timed_out, timed_out);
+          }
+          __syncthreads();
+          below = {static_cast<const T*>(projection.dropped) + int64_t{chunk_row} * params.projection, rows,
+                   params.projection};
+        }
+      }
       float product[kColumns / 2];
-      multiply_rows<T, kColumns>(product, hidden, shared_address(chunked_shared), thread,
-                                 {static_cast<const T*>(layer.below) + int64_t{chunk_row} * hidden, rows, hidden},
+      multiply_rows<T, kColumns>(product, below.stride, shared_address(chunked_shared), thread, below,
                                  static_cast<const T*>(layer.input), [&](int c) {
                                    const int unit = min(pinned_unit + Rows::product_unit(c), hidden - 1);
-                                   return (Rows::product_gate(c) * hidden + unit) * hidden;
+                                   return (Rows::product_gate(c) * hidden + unit) * below.stride;
                                  });
       const int first_row = thread / 32 % 4 * 16 + thread % 32 / 4;
       const int own_unit = pinned_unit + thread / 128 * (kColumns / kGates) + thread % 4 * (kGates == 4 ? 1 : 2);

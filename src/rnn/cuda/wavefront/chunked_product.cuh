@@ -119,6 +119,10 @@ template <class T>
 __device__ __forceinline__ void wgmma_columns(float (&d)[32], uint64_t a, uint64_t b) {
   wgmma(static_cast<const T*>(nullptr), d, a, b);
 }
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[8], uint64_t a, uint64_t b) {
+  wgmma(static_cast<const T*>(nullptr), d, a, b);
+}
 #else
 template <class T, int COUNT>
 __device__ __forceinline__ void wgmma_columns(float (&)[COUNT], uint64_t, uint64_t) {}
@@ -166,8 +170,8 @@ struct ChunkRows {
 
 // sums <- A[64, K] B[2 COLUMNS, K]', of which warpgroup w has columns w * COLUMNS onwards. `b_row(c)`: elements from
 // `b` to row c of B. Rows begin aligned to 16 bytes; K is a multiple of kChunkedStageK. `stages`: shared memory of
-// kChunkedStages stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
-template <class T, int COLUMNS, class BRow>
+// STAGES stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
+template <class T, int COLUMNS, int STAGES = kChunkedStages, class BRow>
 __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_elements, uint32_t stages, int thread,
                                               ChunkRows<T> a, const T* b, const BRow& b_row) {
   constexpr int kVecs = kChunkedStageK * 2 / 16, kRowsAtOnce = kResidentThreads / kVecs;
@@ -182,7 +186,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
   const uint32_t place = stages + stage_place(row, vec);
   a.first += int64_t{row} * a.stride + vec * 8;
   const auto issue = [&](int s) {
-    const uint32_t to = place + s % kChunkedStages * kStageBytes;
+    const uint32_t to = place + s % STAGES * kStageBytes;
 #pragma unroll
     for (int i = 0; i < kLoadsA; ++i) {
       const int first = i * kRowsAtOnce;
@@ -199,8 +203,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
   };
 #pragma unroll
   for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
-  through_stages<kChunkedStages>(count, issue, [&](int s) {
-    const uint32_t stage = stages + s % kChunkedStages * kStageBytes;
+  through_stages<STAGES>(count, issue, [&](int s) {
+    const uint32_t stage = stages + s % STAGES * kStageBytes;
     const uint64_t a = stage_descriptor(stage);
     const uint64_t b = stage_descriptor(stage + (kChunkedRows + warpgroup * COLUMNS) * kStageRow);
     wgmma_begin();
@@ -260,13 +264,14 @@ constexpr uint32_t free_columns_stage(int k_elements) {
 // sums <- A[64, K] B[K, 80], for a matrix whose rows are along K: of the first warpgroup columns 0 to 63, of the second
 // one 64 to 79, in the first 8 sums. `a_step(s)`: elements from stage s of a row of A to the next one; `b_stride`: from
 // a row of B to the next; `b_vec(v)`: elements from the beginning of a row to 8 columns of it, all of them aligned to
-// 16 bytes, as rows of A are; K is a multiple of kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages
-// stages, aligned to 1024 bytes, free. The whole block calls it; `thread` is threadIdx.x. `before_last()`: called when
-// all stages but one are free again, that of free_columns_stage() among them.
-template <class T, class AStep, class BVec, class BeforeLast>
+// 16 bytes, as rows of A are; of the first `vecs` of these the sums are wanted. LAST: of all 10, else of 8 at most, and
+// the second warpgroup has none. K is a multiple of kChunkedColumnsK and not 0. `stages`: shared memory of
+// kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole block calls it; `thread` is threadIdx.x.
+// `before_last()`: called when all stages but one are free again, that of free_columns_stage() among them.
+template <class T, bool LAST, class AStep, class BVec, class BeforeLast>
 __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elements, uint32_t stages, int thread,
                                                  ChunkRows<T> a, const AStep& a_step, const T* b, int b_stride,
-                                                 const BVec& b_vec, const BeforeLast& before_last) {
+                                                 const BVec& b_vec, int vecs, const BeforeLast& before_last) {
   constexpr int kStageK = kChunkedColumnsK, kVecs = 8, kRowsAtOnce = kResidentThreads / kVecs;  // of 128 bytes
   constexpr int kLastVecs = kChunkedColumns / 8 - kVecs;                                        // of a row of B
   // A stage: A, columns 0 to 63 of B, and its others.
@@ -288,9 +293,9 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elemen
     a.first += a_step(s);
 #pragma unroll
     for (int first = 0; first < kStageK; first += kRowsAtOnce) {
-      copy_ahead(true, place + to + kFirstAt + first * 128, b + from_first + first * b_stride);
+      copy_ahead(vec < vecs, place + to + kFirstAt + first * 128, b + from_first + first * b_stride);
     }
-    copy_ahead(last_row < kStageK, last_place + to, b + from_last);
+    if constexpr (LAST) copy_ahead(last_row < kStageK, last_place + to, b + from_last);
     b += kStageK * b_stride;
   };
 #pragma unroll
@@ -304,7 +309,7 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elemen
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kStageK / 16; ++i) wgmma_along_k<T, 64>(sums, rows + i * 2, columns + i * (16 * 128 >> 4));
-    } else {
+    } else if constexpr (LAST) {
       const uint64_t columns = descriptor_along_k<32>(stage + kLastAt);
       wgmma_begin();
 #pragma unroll

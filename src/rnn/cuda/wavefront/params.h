@@ -15,10 +15,21 @@ struct ForwardDropout {
   void* dropped;        // [rows, H], all bytes 0xFF beforehand, aligned to 16 bytes: y after dropout; NULL: no dropout
 };
 
+// Kernels by chunks, LSTM: a projection between two layers of the launch with dropout after it, which the layer above
+// makes of a chunk forward, and the layer below backward; without dropout the input matrices are products with it.
+struct ChunkedProjection {
+  const void* matrix;   // [P, H]; NULL: none
+  const uint8_t* kept;  // [rows, P / 8], as ForwardDropout's
+  void* states;         // [rows, P]: h of the layer below; backward, its gradients from the layer above
+  void* dropped;        // [rows, P]: h after dropout; forward
+  unsigned* progress;   // blocks of the layer that have made their columns of a chunk, as the layer's
+};
+
 struct WavefrontForwardLayer {
-  const void* recurrent;       // [G H, H]
-  const void* input;           // [G H, H]: the input matrices, used where `below` is not NULL
-  const void* input_bias;      // [G H]
+  const void* recurrent;   // [G H, H]
+  const void* input;       // [G H, H]: the input matrices, used where `below` is not NULL; [G H, P] where `projection`
+                           // is there
+  const void* input_bias;  // [G H]
   const void* recurrent_bias;  // [G H]
   const void* below;           // [rows, H]: `dropped`, else `y`, of the layer below; NULL for the lowest one
   const void* initial;         // [N, H]: h before the first step, without "empty" patterns
@@ -37,6 +48,7 @@ struct WavefrontForwardLayer {
   const unsigned* below_progress;  // `progress` of the layer below; NULL for the lowest one
   unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand; NULL for
                                    // the highest layer
+  ChunkedProjection projection;    // of the layer below
 };
 
 struct WavefrontForwardParams {
@@ -47,14 +59,18 @@ struct WavefrontForwardParams {
   float dropout_scale;  // of what is kept; 0: no dropout
   ForwardDropout dropout[kWavefrontLayers];
   int chunk_steps;  // kernels by chunks: timesteps of a chunk
+  // Kernels by chunks: P, a multiple of kChunkedColumnsK, where layers have a ChunkedProjection, else 0; and how many
+  // of these columns a block makes.
+  int projection, projection_columns;
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
 
 struct WavefrontBackwardLayer {
-  const void* recurrent;        // [G H, H]
-  const void* input_above;      // [G H, H]: the input matrices of the layer above; used where `above` is not NULL
-  const void* above;            // [rows, G, H]: `dgates` of the layer above in this launch; NULL for the highest one
+  const void* recurrent;    // [G H, H]
+  const void* input_above;  // [G H, H]: the input matrices of the layer above; used where `above` is not NULL; [G H,
+                            // P] where `projection` is there
+  const void* above;        // [rows, G, H]: `dgates` of the layer above in this launch; NULL for the highest one
   const void* candidate_above;  // GRU: its `dcandidate`
   const void* y;                // [rows, H]
   const void* hx;               // [N, H] or NULL
@@ -74,6 +90,7 @@ struct WavefrontBackwardLayer {
   void* products;                  // [64, H], of a chunk: dy; NULL for the highest layer
   const unsigned* above_progress;  // `progress` of the layer above; NULL for the highest one
   unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand
+  ChunkedProjection projection;    // of this layer
 };
 
 struct WavefrontBackwardParams {
@@ -83,6 +100,7 @@ struct WavefrontBackwardParams {
   float dropout_scale;
   const uint8_t* kept[kWavefrontLayers];  // ForwardDropout::kept; NULL: no dropout
   int chunk_steps;                        // kernels by chunks: timesteps of a chunk
+  int projection, projection_columns;     // as WavefrontForwardParams', the columns of a cluster
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
