@@ -11,40 +11,52 @@ import torch
 
 import prnn
 
-# Cell, layers, hidden size, projection, batch, timesteps, whether sequences have different lengths.
+# Cell, layers, hidden size, projection, batch, timesteps, whether sequences have different lengths, dropout.
 STACKS = [
-    ("LSTM", 5, 1024, 0, 4, 160, False),
-    ("LSTM", 5, 1024, 0, 8, 200, True),
-    ("LSTM", 7, 1024, 0, 4, 130, False),
-    ("LSTM", 10, 960, 0, 8, 150, True),
-    ("LSTM", 3, 1024, 0, 8, 133, True),
-    ("LSTM", 5, 1024, 0, 4, 129, True),
-    ("LSTM", 12, 1024, 512, 4, 150, False),
-    ("LSTM", 5, 832, 0, 8, 129, False),
-    ("LSTM", 8, 640, 0, 5, 140, True),
-    ("LSTM", 5, 1024, 512, 3, 150, True),
-    ("GRU", 5, 1024, 0, 4, 160, False),
-    ("GRU", 6, 1024, 0, 8, 150, True),
-    ("GRU", 8, 640, 0, 3, 140, True),
+    ("LSTM", 5, 1024, 0, 4, 160, False, 0.0),
+    ("LSTM", 5, 1024, 0, 8, 200, True, 0.0),
+    ("LSTM", 7, 1024, 0, 4, 130, False, 0.0),
+    ("LSTM", 10, 960, 0, 8, 150, True, 0.0),
+    ("LSTM", 3, 1024, 0, 8, 133, True, 0.0),
+    ("LSTM", 5, 1024, 0, 4, 129, True, 0.0),
+    ("LSTM", 12, 1024, 512, 4, 150, False, 0.0),
+    ("LSTM", 5, 832, 0, 8, 129, False, 0.0),
+    ("LSTM", 8, 640, 0, 5, 140, True, 0.0),
+    ("LSTM", 5, 1024, 512, 3, 150, True, 0.0),
+    ("LSTM", 12, 1024, 512, 4, 150, False, 0.1),
+    ("LSTM", 5, 1024, 512, 8, 150, True, 0.1),
+    ("LSTM", 7, 1024, 0, 8, 130, False, 0.1),
+    ("GRU", 5, 1024, 0, 4, 160, False, 0.0),
+    ("GRU", 6, 1024, 0, 8, 150, True, 0.0),
+    ("GRU", 8, 640, 0, 3, 140, True, 0.0),
 ]
 INPUT, AT_ONCE = 128, 4  # stacks of a process
 
 
 class Step:
     def __init__(
-        self, cell: str, layers: int, hidden: int, projection: int, batch: int, steps: int, is_ragged: bool
+        self,
+        cell: str,
+        layers: int,
+        hidden: int,
+        projection: int,
+        batch: int,
+        steps: int,
+        is_ragged: bool,
+        dropout: float,
     ) -> None:
         sizes = f"{layers} x {hidden} -> {projection or hidden}, N = {batch}, T = {steps}"
-        self.name = f"{cell} {sizes}, lengths: {is_ragged}"
+        self.name = f"{cell} {sizes}, lengths: {is_ragged}, dropout {dropout}"
         like = {"device": "cuda", "dtype": torch.float16}
         projected = {"proj_size": projection} if projection else {}
-        self.module = getattr(prnn.nn, cell)(INPUT, hidden, layers, **projected, **like)
+        self.module = getattr(prnn.nn, cell)(INPUT, hidden, layers, dropout=dropout, **projected, **like)
         self.x = torch.randn(steps, batch, INPUT, requires_grad=True, **like)
         self.dy = torch.randn(steps, batch, projection or hidden, **like)
         self.lengths = torch.tensor([steps - (steps - 1) * n // batch for n in range(batch)]) if is_ragged else None
         self.first = self.run()
 
     def run(self) -> dict[str, torch.Tensor]:
+        torch.manual_seed(5)  # dropout's masks
         y, states = self.module(self.x, lengths=self.lengths)
         named = dict(self.module.named_parameters())
         gradients = torch.autograd.grad(y, [self.x, *named.values()], self.dy)

@@ -264,6 +264,23 @@ def test_dropout_leaves_the_same_bits_whatever_memory_holds(batch_sizes: list[in
             assert torch.equal(found, first[name]), name
 
 
+@pytest.mark.parametrize("batch_sizes", [[4] * 96, [8] * 60 + [5] * 60], ids=str)
+def test_replays_of_a_graph_go_on_with_new_masks(batch_sizes: list[int]) -> None:
+    dropped = Dropped(7, 1024, 512, batch_sizes)
+    calls = [dropped.train()]
+    dropped.case.data["dw"].zero_()
+    dropped.case.train()
+    calls.append(dropped.case.results())
+    graph = dropped.case.capture()
+    dropped.states.copy_(dropped.first)
+    for call in calls:
+        dropped.case.data["dw"].zero_()
+        graph.replay()
+        for name, found in dropped.case.results().items():
+            assert torch.equal(found, call[name]), name
+    assert not torch.equal(calls[0]["y"], calls[1]["y"])
+
+
 @pytest.mark.parametrize("name", ["x", "w", "dy", "hx", "dhy", "dx"])
 def test_dropout_and_unaligned_arrays(name: str) -> None:
     dropped = Dropped(3, 1024, 192, [4] * 96)
