@@ -88,7 +88,8 @@ def convert_back(model: Model) -> Model:
                 raise ValueError(f"{module} has {name}, which torch.nn's layers have not")
     for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "forget_bias", "heads", *_MASKS, "_packed_names", "_matrix_shapes", "_zero_biases"):
+        ours = ("_packed_names", "_matrix_shapes", "_zero_biases", "_torchs_calls")
+        for name in ("backend", "forget_bias", "heads", *_MASKS, *ours):
             vars(module).pop(name, None)
         module._init_flat_weights()
     return model

@@ -48,10 +48,12 @@ from prnn._state_masks import (
     uses_masks,
 )
 from prnn._torch_on_cpu import run_torchs, run_torchs_step
+from prnn._torch_on_cuda import TorchsCalls, torchs_calls
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
 _GATES = {"LSTM": 4, "GRU": 3}  # else 1
+_is_compiling = torch.compiler.is_compiling
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -73,6 +75,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0
+    _torchs_calls: TorchsCalls | None = None
 
     def __init__(
         self,
@@ -162,6 +165,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             return
         sizes = [p.numel() for p in plain]
         biases = self._missing_biases()
+        self.__dict__.pop("_torchs_calls", None)
         # What is made under torch.inference_mode cannot be trained, which parameters made before can.
         inference = torch.is_inference_mode_enabled() and first.is_inference()
         with torch.inference_mode(inference), torch.no_grad():
@@ -203,11 +207,16 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         state["_zero_biases"] = None
+        state.pop("_torchs_calls", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._init_flat_weights()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__.pop("_torchs_calls", None)
+        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
@@ -229,6 +238,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         return_cells: bool = False,
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
+        if lengths is None and reset is None and not return_cells and not _is_compiling():
+            calls = self._torchs_calls
+            if calls is not None and calls.is_any and (results := calls.run(self, input, states)) is not None:
+                return results
         weights = self._packed_weights()
         if isinstance(input, PackedSequence):
             if lengths is not None:
@@ -310,9 +323,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         zoneout, mask_kinds = 0.0, 0
         if reset is not None and reset.numel() == 0:
             reset, states = None, (*states[:2], None, None)
+        is_torchs = lengths is None and reset is None and not return_cells  # torch.nn has such calls
         if uses_masks(self):
             zoneout, mask_kinds = mask_configuration(self)
-        elif input.is_cpu and lengths is None and reset is None and not return_cells:
+        elif input.is_cpu and is_torchs:
             results = None
             if input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"):
                 results = run_torchs(self, input, states[0], states[1], batch_sizes)
@@ -344,6 +358,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             trains = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights))
             if isinstance(self, LSTM) and not are_in_kernels(config, input, batch, lengths, trains):
                 return run_masked_lstm(self, input, states, batch_sizes, lengths, reset, masks, return_cells)
+        elif input.is_cuda and is_torchs and not _is_compiling() and batch_sizes is None and self._torchs_calls is None:
+            self.__dict__["_torchs_calls"] = torchs_calls(self, input, weights, config)
         if reset is None or resets_in_kernels(config, input, batch):
             rest = (batch_sizes, lengths, reset, masks, seed, max_batch, config)
             results = _compute(input, states, weights, rest)

@@ -144,6 +144,54 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
     assert of_call(layer, 32, 7, training=False) == "cudnn"
 
 
+def find_torchs(layer: Layer, batch: int, training: bool = True, steps: int = 12) -> tuple[bool, bool]:
+    return layer.find_torchs(_C.Handle.cpu(), steps, batch, training=training)
+
+
+def test_torchs_operator_runs_what_cudnn_serves(layer: Layer) -> None:
+    for training in (True, False):
+        assert find_torchs(layer, 16, training) == (True, True)  # the library's is made ready once a size
+        assert find_torchs(layer, 16, training) == (True, False)
+        assert find_torchs(layer, 4, training) == (False, False)
+        with warnings.catch_warnings(record=True):
+            assert find_torchs(layer, 65, training) == (True, True)
+        # Few timesteps with gradients are resident.
+        assert find_torchs(layer, 16, training, steps=8) == (not training, not training)
+    rnn = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"]))
+    assert [find_torchs(rnn, 4, steps=steps)[0] for steps in (8, 9)] == [True, False]
+    layer._set_math(_C.TF32_MATH)
+    assert find_torchs(layer, 16) == (True, True)
+    layer._may_settle = False
+    assert find_torchs(layer, 17) == (False, False)
+    cudnns = Layer(BEST._replace(backend=BACKENDS["cudnn"]), torch.float32, 3, CPU)
+    assert find_torchs(cudnns, 17) == (True, True)
+
+
+def test_layers_whose_calls_may_be_torchs() -> None:
+    def takes(dtype: torch.dtype = torch.float32, input_size: int = 3, **options: Any) -> tuple[bool, bool]:
+        gru = BEST._replace(mode=MODES["GRU"])
+        return _layer._takes_torchs(gru._replace(**options), dtype, input_size, torch.device("cuda"))
+
+    assert takes() == takes(torch.float64) == takes(mode=MODES["RNN_RELU"], hidden_size=256) == (True, True)
+    assert takes(backend=BACKENDS["cudnn"]) == (True, True)
+    inference = [{"mode": MODES["LSTM"]}, {"num_layers": 2}, {"bidirectional": True}]
+    assert {takes(**options) for options in inference} == {(True, False)}
+    never: list[dict[str, Any]] = [
+        {"backend": BACKENDS["persistent"]},
+        {"hidden_size": 257},
+        {"dropout": 0.1},
+        {"zoneout": 0.1},
+        {"mask_kinds": 2},
+        {"heads": 2},
+        {"proj_size": 2, "mode": MODES["LSTM"]},
+        {"return_cells": True},
+        {"has_reset": True},
+    ]
+    assert {takes(**options) for options in never} == {(False, False)}
+    assert takes(torch.float16) == takes(input_size=257) == (False, False)
+    assert _layer._takes_torchs(BEST, torch.float32, 3, CPU) == (False, False)
+
+
 def test_a_reason_is_announced_by_a_call_of_its_own(layer: Layer) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

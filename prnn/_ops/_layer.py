@@ -107,6 +107,7 @@ class Layer:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         self._nothing: Tensor | None = None
         self._workspace: Tensor | None = None
+        self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._settled[config.backend] = config
@@ -114,6 +115,8 @@ class Layer:
         self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
         self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
         self._of_calls: dict[tuple[int, int, int, int, bool], tuple[Config, Config]] = {}
+        self.takes_torchs = _takes_torchs(config, dtype, input_size, device)
+        self._torchs: dict[tuple[int, int, int, bool], bool] = {}
         self._served: dict[int, Layer] = {}  # with a backend
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
         self._plans: dict[SizeKey, dict[str, Any]] = {}
@@ -219,10 +222,32 @@ class Layer:
             captured = self.settled(handle, batch_sizes, is_traced=False)
         else:
             captured = self._settled[plan["inference_backend"]] if plan["supported"] else self.config
-        is_gated = self.config.mode in (MODES["LSTM"], MODES["GRU"])
-        most_steps = _EAGER_STEPS if training or is_gated else _EAGER_RNN_STEPS
+        most_steps = _EAGER_STEPS if training or self._is_gated else _EAGER_RNN_STEPS
         serves = self.is_small and len(batch_sizes) <= most_steps and batch_sizes[0] <= _EAGER_BATCH
         return self._settled[BACKENDS["persistent"]] if serves and plan["supported"] else captured, captured
+
+    def find_torchs(self, handle: "_C.Handle", steps: int, batch: int, *, training: bool) -> tuple[bool, bool]:
+        """Of a layer that takes_torchs: whether a call of its own is torch's operator's, and whether this is the first
+        of its size: then the caller runs the library's once, in this thread, so that a capture finds it ready.
+
+        What cuDNN serves in graphs is, but for few timesteps with gradients of gated cells, which the resident kernels
+        have; and few timesteps of RNNs, of which there is so little to do that the host's time counts alone."""
+        key = (steps, batch, self._math, training)
+        found = self._torchs.get(key)
+        if found is not None:
+            return found, False
+        sizes = [batch] * steps
+        self.tell_backend(handle, sizes)
+        if not self._may_settle:
+            found = self.config.backend == BACKENDS["cudnn"]
+        elif not self._is_gated and steps <= _EAGER_STEPS:
+            found = True
+        else:
+            config, captured = self._find_of_call(handle, sizes, training)
+            is_cudnns = captured.backend == BACKENDS["cudnn"] or captured is self.config
+            found = is_cudnns and (config is captured or not training)
+        self._torchs[key] = found
+        return found, found
 
     def measured(
         self,
@@ -348,6 +373,17 @@ class Layer:
         one, two_steps, two_batches = (self.rnn.reserve_size(library, batch) for batch in sizes)
         by_rows, by_batch = two_steps - one, two_batches - two_steps
         return one - by_rows - by_batch, by_rows, by_batch
+
+
+def _takes_torchs(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> tuple[bool, bool]:
+    """Whether calls of a layer that cuDNN serves may be torch's operator's, in inference and with gradients: small
+    layers. Of an LSTM with gradients, and of several layers, torch's node asks cuDNN for each matrix's place."""
+    is_plain = device.type == "cuda" and config.backend != BACKENDS["persistent"]
+    is_plain &= dtype in (torch.float32, torch.float64) and max(config.hidden_size, input_size) <= _EAGER_WIDTH
+    is_plain &= config.dropout == 0 and config.zoneout == 0 and config.mask_kinds == 0 and config.heads == 1
+    is_plain &= config.proj_size == 0 and not config.return_cells and not config.has_reset
+    is_one = config.num_layers == 1 and not config.bidirectional
+    return is_plain, is_plain and is_one and config.mode != MODES["LSTM"]
 
 
 def _make_room(cache: dict[Any, Any]) -> None:

@@ -13,12 +13,14 @@ from prnn._ops._steps import Steps, steps_of
 __all__ = [
     "backward",
     "forward",
+    "lie_packed",
     "make_ready",
     "require",
     "require_masks",
     "require_reset",
     "require_states",
     "reserve_of_operator",
+    "run_once",
 ]
 
 _BYTE = torch.uint8  # each look-up takes time
@@ -86,9 +88,8 @@ def require_masks(
         require(recurrent, "the recurrent mask", (stack.states, batch, stack.hidden_size), input, recurrent.dtype)
 
 
-def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
-    """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other, and
-    aligned as cuDNN's kernels want it."""
+def lie_packed(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> bool:
+    """Whether weights, which are checked, lie one after the other, and aligned as cuDNN's kernels want it."""
     if not weights:
         raise ValueError("weights is empty")
     dtype, itemsize = input.dtype, input.itemsize
@@ -107,7 +108,14 @@ def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> T
         raise ValueError(
             f"weights hold {count} elements; the layer has {stack.params_size} for inputs of size {input.size(-1)}"
         )
-    return weights[0] if in_place else torch.cat([weight.reshape(-1) for weight in weights])
+    return in_place
+
+
+def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
+    """A tensor at whose address the packed weights begin: the first of `weights` if they lie so."""
+    if lie_packed(weights, stack, input):
+        return weights[0]
+    return torch.cat([weight.reshape(-1) for weight in weights])
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -247,6 +255,16 @@ def forward(
         if config.return_cells:
             cells = steps.unpack(cells, cells_shape)
         return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, cells, config
+
+
+def run_once(
+    data: tuple[Tensor, Tensor | None, Tensor | None], weights: Sequence[Tensor], config: Config, training: bool
+) -> None:
+    """A call, and in training its backward pass, for what they leave ready: with input (T, N, I) and states."""
+    input, hx, cx = data
+    steps = steps_of(input, None, None)
+    with torch.no_grad():
+        _run_step((steps.pack(input).flatten(0, -2), hx, cx), weights, steps.sizes, None, config, training)
 
 
 def _run_step(

@@ -1,0 +1,214 @@
+"""Eager calls of small layers on a GPU that cuDNN serves, by torch's operator.
+
+prnn's library has cuDNN run the same kernels, but such a call is as long as the host takes for it: torch's operator
+takes less, and its node of autograd is not one of Python. Captured calls, which take the host no time, stay the
+library's, which has fewer kernels there."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter
+
+from prnn._ops import _rnn_kernels as kernels
+from prnn._ops._handles import device_of, handle
+from prnn._ops._layer import Config, layer
+from prnn._ops._measured import is_benchmark
+from prnn._ops._operator import _undisturbed
+from prnn._ops._precision import allows_tf32_rnn
+
+__all__ = ["TorchsCalls", "torchs_calls"]
+
+# Of more timesteps or sequences a call is as long as its kernels.
+_MOST_STEPS, _MOST_BATCH = 128, 64
+
+_MOST_SIZES = 256  # that are remembered
+
+# Each look-up takes time.
+_cudnn_rnn: Any = torch._cudnn_rnn
+_is_enabled: Any = torch._C._get_cudnn_enabled  # torch.backends.cudnn.enabled
+_is_autocast: Any = torch._C._is_any_autocast_enabled
+_is_grad_enabled, _is_capturing = torch.is_grad_enabled, torch.cuda.is_current_stream_capturing
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_strided = torch.strided
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
+Size = tuple[int, int, bool, bool, int, object]
+
+
+class TorchsCalls:
+    """The calls of a module that torch's operator runs: with an input (T, N, I), or (N, T, I) with batch_first, and
+    states, without lengths, resets and masks. To be made anew when an attribute or a parameter of the module changes.
+
+    Whatever is looked at in every call takes time, so that a size that has been found once is found at once."""
+
+    def __init__(self, module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> None:
+        self.stack = stack = layer(config, input.dtype, input.size(-1), input.device)
+        self.takes = stack.takes_torchs if kernels.lie_packed(weights, stack, input) else (False, False)
+        self.is_any = True in self.takes
+        if not self.is_any:
+            return
+        self.config, self.dtype, self.device, self.index = config, input.dtype, input.device, input.get_device()
+        self.input_size, self.time = input.size(-1), 1 if module.batch_first else 0
+        parameters = [module._parameters[name] for name in module._flat_weights_names]
+        self.weights = [
+            (name, weight, weight.data_ptr())
+            for name, weight in zip(module._flat_weights_names, parameters, strict=True)
+        ]
+        self.packed = list(weights)
+        with torch.inference_mode(False):  # calls with gradients cannot keep what is made in it
+            together = _together(weights, stack.params_size)
+        self.first = (parameters, len(parameters) // stack.states, together)
+        rest = (config.hidden_size, 0, config.num_layers, module.batch_first, 0.0)  # no projection, no dropout
+        self.last: dict[bool, tuple[Any, ...]] = {
+            training: (config.mode, *rest, training, config.bidirectional, [], None) for training in (False, True)
+        }
+        self.nothing = stack.nothing(input)
+        # Zeros for states that are not given, of sizes that are torch's (timesteps, sequences, whether there are
+        # gradients and tf32, stream and thread): filled once, in the stream whose calls have them. And sizes that are
+        # not (timesteps, sequences, whether there is tf32 and gradients are enabled).
+        self.zeros: dict[Size, Tensor] = {}
+        self.librarys: set[tuple[int, int, bool, bool]] = set()
+
+    def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
+        """Output, hy, cy, without elements but for an LSTM, and no cells; None where the call is the library's, which
+        also says what is wrong with arguments. states: hx, cx, and those of a reset."""
+        if type(input) is not Tensor or input.is_nested or input.dtype is not self.dtype or not _undisturbed():
+            return None
+        shape = input.shape
+        if len(shape) != 3 or shape[2] != self.input_size:
+            return None
+        steps, batch = shape[self.time], shape[1 - self.time]
+        tf32, is_grad_enabled = allows_tf32_rnn(), _is_grad_enabled()
+        if (
+            (steps, batch, tf32, is_grad_enabled) in self.librarys
+            or input.device != self.device
+            or input.layout is not _strided
+            or states[2] is not None
+            or states[3] is not None
+            or _is_autocast()
+            or is_benchmark()
+            or not _is_enabled()
+            or _is_capturing()
+        ):
+            return None
+        parameters, dtype = module._parameters, self.dtype
+        wants_grad = input.requires_grad
+        for name, weight, address in self.weights:
+            if (
+                parameters.get(name) is not weight
+                or weight.data_ptr() != address
+                or weight.dtype is not dtype
+                or not weight.is_contiguous()
+            ):
+                vars(module).pop("_torchs_calls", None)
+                return None
+            wants_grad = wants_grad or weight.requires_grad
+        hx, cx, is_lstm = states[0], states[1], self.stack.is_lstm
+        for state in (hx, cx):
+            if state is not None:
+                if not self._is_state(state, batch):
+                    return None
+                wants_grad = wants_grad or state.requires_grad
+        training = wants_grad and is_grad_enabled
+        key = (steps, batch, training, tf32, _current_stream(self.index), _thread.token)
+        zeros = self.zeros.get(key)
+        is_first = zeros is None
+        if zeros is None:
+            zeros = self._zeros(key, input, hx, cx)
+            if zeros is None:
+                if len(self.librarys) >= _MOST_SIZES:
+                    self.librarys.clear()
+                self.librarys.add((steps, batch, tf32, is_grad_enabled))
+                return None
+        output, hy, cy, _, _ = _cudnn_rnn(
+            input,
+            *self.first,
+            zeros if hx is None else hx,
+            (zeros if cx is None else cx) if is_lstm else None,
+            *self.last[training],
+        )
+        if is_first and training:
+            output.grad_fn.register_prehook(lambda _: self._make_ready(input, hx, cx))
+        return output, hy, cy, self.nothing
+
+    def _is_state(self, state: Tensor, batch: int) -> bool:
+        return (
+            type(state) is Tensor
+            and not state.is_nested
+            and state.shape == (self.stack.states, batch, self.config.hidden_size)
+            and state.dtype is self.dtype
+            and state.device == self.device
+            and state.layout is _strided
+            and state.is_contiguous()
+        )
+
+    def _zeros(self, key: Size, input: Tensor, hx: Tensor | None, cx: Tensor | None) -> Tensor | None:
+        """Of a size that is torch's, which this makes one of those that are known."""
+        steps, batch, training, *_ = key
+        if not self.takes[training] or not (0 < steps <= _MOST_STEPS and 0 < batch <= _MOST_BATCH):
+            return None
+        if not self._is_cudnns(input, hx, cx, training):
+            return None
+        if len(self.zeros) >= _MOST_SIZES:
+            self.zeros.clear()
+        known = list(self.zeros.items())  # to which another thread may add
+        like = next((zeros for other, zeros in known if other[1] == batch and other[4] == key[4]), None)
+        if like is None:
+            with torch.inference_mode(False):
+                like = input.new_zeros(self.stack.states, batch, self.config.hidden_size)
+        self.zeros[key] = like
+        return like
+
+    def _is_cudnns(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> bool:
+        """Whether cuDNN serves the call. In the first of its size in this thread the library runs it, too, so that what
+        it has there is ready when a call is captured."""
+        stack = layer(self.config, self.dtype, self.input_size, self.device)  # this thread's
+        x = input.transpose(0, 1) if self.time else input
+        with device_of(input):
+            stack.follow_precision()
+            serves, is_first = stack.find_torchs(handle(self.device), x.size(0), x.size(1), training=training)
+            if serves and is_first:
+                kernels.run_once((x, hx, cx), self.packed, self.config, training)
+        return serves
+
+    def _make_ready(self, input: Tensor, hx: Tensor | None, cx: Tensor | None) -> None:
+        """The same in the thread of a backward pass, which has a library handle of its own."""
+        self._is_cudnns(input, hx, cx, True)
+
+
+def torchs_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> TorchsCalls | None:
+    """Of a module that is called with this input; None where the call does not tell which weights it has.
+
+    Those are parameters that the module has packed: what owns its memory otherwise may lose it before a backward pass,
+    as FSDP's do, of which torch's node would not know."""
+    if not _undisturbed() or _is_autocast() or type(input) is not Tensor:
+        return None
+    for name in module._flat_weights_names:
+        parameter = module._parameters.get(name)
+        if type(parameter) is not Parameter or parameter.untyped_storage().resizable():
+            return None
+    return TorchsCalls(module, input, weights, config)
+
+
+class _Memory:
+    """Of packed weights, which it keeps alive: each has a storage of its own."""
+
+    def __init__(self, weights: Sequence[Tensor], count: int) -> None:
+        self.weights = [weight.detach() for weight in weights]
+        kind = {torch.float32: "<f4", torch.float64: "<f8"}[weights[0].dtype]
+        place = (weights[0].data_ptr(), False)
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": kind, "data": place, "version": 3}
+
+
+def _together(weights: Sequence[Tensor], count: int) -> Tensor:
+    """Packed weights that lie one after the other as one tensor, on their GPU."""
+    return torch.as_tensor(_Memory(weights, count), device=weights[0].device)
