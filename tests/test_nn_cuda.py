@@ -54,6 +54,22 @@ def assert_near(found: Result, expected: Result, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("cell", CUDA_CELLS)
+@pytest.mark.parametrize(("hidden", "batch"), [(40, 3), (64, 20), (256, 4), (512, 40), (1024, 4), (1024, 64)])
+@pytest.mark.parametrize("scale", [1e-4, 1e-8])
+def test_small_values_keep_their_digits(cell: str, hidden: int, batch: int, scale: float) -> None:
+    """tanh near zero: bfloat16 has as many digits there as anywhere."""
+    torch.manual_seed(2)
+    module = make(prnn.nn, cell, 64, hidden, bias=False, dtype=torch.float64)
+    ours = on_gpu(module, torch.bfloat16)
+    ours.backend = "persistent"
+    module.load_state_dict({name: value.double() for name, value in ours.cpu().state_dict().items()})
+    x = (torch.randn(6, batch, 64) * scale).bfloat16()
+    expected = module(x.double())[0]
+    found = ours.cuda()(x.cuda())[0].cpu().double()
+    assert ((found - expected).norm() / expected.norm()).item() < TOLERANCE[torch.bfloat16] / 3
+
+
+@pytest.mark.parametrize("cell", CUDA_CELLS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False}])
 @pytest.mark.parametrize("lengths", [None, [9, 3, 12, 1]])
