@@ -536,6 +536,11 @@ class LSTM(_Recurrent):
 
     forget_bias: float | None = None
 
+    # For subclasses whose forward is like torch's: RNNBase has those of a single state.
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
+    permute_hidden = torch.nn.LSTM.permute_hidden  # type: ignore[assignment]
+
     def __init__(
         self,
         input_size: int,
