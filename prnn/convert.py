@@ -16,6 +16,7 @@ Classes = dict[type[torch.nn.Module], type[torch.nn.Module]]
 
 _TO_PRNN: Classes = {torch.nn.RNN: nn.RNN, torch.nn.GRU: nn.GRU, torch.nn.LSTM: nn.LSTM}
 _MASKS = ("zoneout", "recurrent_dropout")
+_OF_PACKED_WEIGHTS = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases")
 _TO_TORCH: Classes = {ours: theirs for theirs, ours in _TO_PRNN.items()}
 
 
@@ -88,7 +89,7 @@ def convert_back(model: Model) -> Model:
                 raise ValueError(f"{module} has {name}, which torch.nn's layers have not")
     for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "forget_bias", "heads", *_MASKS, "_packed_names", "_matrix_shapes", "_zero_biases"):
+        for name in ("backend", "forget_bias", "heads", *_MASKS, *_OF_PACKED_WEIGHTS):
             vars(module).pop(name, None)
         module._init_flat_weights()
     return model

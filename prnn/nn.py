@@ -9,6 +9,7 @@ is set, else H), L num_layers, D directions (1 or 2).
 """
 
 from collections.abc import Sequence
+from operator import is_, itemgetter
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -52,6 +53,9 @@ from prnn._torch_on_cpu import run_torchs, run_torchs_step
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
 _GATES = {"LSTM": 4, "GRU": 3}  # else 1
+
+_MISSING = object()
+_is_compiling = torch.compiler.is_compiling  # each look-up takes time
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -109,6 +113,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         # The order of the packed weights: matrices, then biases; by layer and direction within each.
         self._packed_names = [n for n, bias in zip(names, is_bias, strict=True) if not bias]
         self._packed_names += [n for n, bias in zip(names, is_bias, strict=True) if bias]
+        self._packed_of_flat = itemgetter(*map(names.index, self._packed_names))  # of torch's _flat_weights
         self._matrix_shapes = self._shapes_of_matrices()
         self._zero_biases: Tensor | None = None
         super()._init_flat_weights()
@@ -188,7 +193,13 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 
     def _packed_weights(self) -> list[Tensor]:
         parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere
-        weights = [parameters[name] if name in parameters else getattr(self, name) for name in self._packed_names]
+        names = self._packed_names
+        weights: list[Any] = [
+            parameters[name] if name in parameters else getattr(self, name, _MISSING) for name in names
+        ]
+        # Compared in C, for a loop takes as long as the rest. Compiled functions take the weights by name.
+        if not _is_compiling() and not all(map(is_, weights, self._packed_of_flat(self._flat_weights))):
+            weights = self._replaced_weights(weights)
         for place, shape in enumerate(self._matrix_shapes):  # before the biases, of which the order is plain
             if weights[place].shape != shape:
                 name, found = self._packed_names[place], tuple(weights[place].shape)
@@ -199,6 +210,18 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 zeros = weights[0].new_zeros(self._missing_biases())
             weights.append(zeros)
         return weights
+
+    def _replaced_weights(self, weights: Sequence[Any]) -> list[Tensor]:
+        """What a call takes where _flat_weights has other tensors than the attributes. `weights` are those of the
+        attributes, in their packed order, _MISSING for one that is missing. torch's layers take what is in
+        _flat_weights (a subclass with DropConnect puts it there), unless an attribute is another tensor than when torch
+        filled the list: then those of the attributes."""
+        references = self._packed_of_flat(self._flat_weight_refs)
+        pairs = zip(weights, references, strict=True)
+        if all(weight is _MISSING or reference is None or reference() is weight for weight, reference in pairs):
+            weights = self._packed_of_flat(self._flat_weights)
+        named = zip(self._packed_names, weights, strict=True)  # getattr() says which is missing
+        return [getattr(self, name) if weight is None or weight is _MISSING else weight for name, weight in named]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
@@ -315,7 +338,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         elif input.is_cpu and lengths is None and reset is None and not return_cells:
             results = None
             if input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"):
-                results = run_torchs(self, input, states[0], states[1], batch_sizes)
+                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
             elif self.mode not in _GATES and self.num_layers == 1 and batch_sizes is None and torch.is_grad_enabled():
                 results = run_torchs_step(self, input, states[0], weights)
             if results is not None:
