@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from prnn._compiler import disable
 from prnn._layer_arguments import checked_lengths
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
@@ -128,7 +129,7 @@ def run_with_resets(
     return _run_cut(run, input, hx, lengths, masks, reset, directions)
 
 
-@torch.compiler.disable  # how many pieces there are, and how long, differs from call to call
+@disable  # how many pieces there are, and how long, differs from call to call
 def _run_cut(
     run: RunStack,
     input: Tensor,

@@ -101,12 +101,18 @@ def _is_faster(
 
 
 def run_torchs(
-    module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, batch_sizes: Tensor | None
+    module: Any,
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """A call without lengths, resets, masks and cells of every step by torch's operator, or None where prnn's is to
     serve it: also whatever is traced or transformed.
 
-    input: (T, N, I), or packed with batch_sizes. Returns output, hy, cy and cells, which have no elements."""
+    input: (T, N, I), or packed with batch_sizes. weights: in their packed order. Returns output, hy, cy and cells, of
+    which the last has no elements."""
     is_autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
     if dtype != torch.bfloat16 or input.dtype not in (dtype, torch.float32):
@@ -116,13 +122,13 @@ def run_torchs(
     if not _undisturbed() or not is_plain(input):
         return None
     steps, batch = input.shape[:2] if batch_sizes is None else (batch_sizes.size(0), int(batch_sizes[0]))
-    parameters = module._parameters
     training = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (input, *parameters.values(), hx, cx)
+        tensor is not None and tensor.requires_grad for tensor in (input, *weights, hx, cx)
     )
     if not _is_faster(_instructions(), is_autocast, module.mode, training, module.hidden_size, steps, batch):
         return None
-    weights = [parameters.get(name) for name in module._flat_weights_names]
+    by_name = dict(zip(module._packed_names, weights, strict=False))  # without bias, zeros are the last
+    weights = [by_name[name] for name in module._flat_weights_names]
     for weight in weights:
         if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or wrong, which prnn's says
             return None

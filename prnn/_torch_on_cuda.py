@@ -102,9 +102,10 @@ class TorchsCalls:
             return None
         parameters, dtype = module._parameters, self.dtype
         wants_grad = input.requires_grad
-        for name, weight, address in self.weights:
+        for (name, weight, address), flat in zip(self.weights, module._flat_weights, strict=True):
             if (
                 parameters.get(name) is not weight
+                or flat is not weight
                 or weight.data_ptr() != address
                 or weight.dtype is not dtype
                 or not weight.is_contiguous()
@@ -192,9 +193,9 @@ def torchs_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: 
     as FSDP's do, of which torch's node would not know."""
     if not _undisturbed() or _is_autocast() or type(input) is not Tensor:
         return None
-    for name in module._flat_weights_names:
+    for name, flat in zip(module._flat_weights_names, module._flat_weights, strict=True):
         parameter = module._parameters.get(name)
-        if type(parameter) is not Parameter or parameter.untyped_storage().resizable():
+        if parameter is not flat or type(parameter) is not Parameter or parameter.untyped_storage().resizable():
             return None
     return TorchsCalls(module, input, weights, config)
 

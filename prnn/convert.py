@@ -16,7 +16,8 @@ Classes = dict[type[torch.nn.Module], type[torch.nn.Module]]
 
 _TO_PRNN: Classes = {torch.nn.RNN: nn.RNN, torch.nn.GRU: nn.GRU, torch.nn.LSTM: nn.LSTM}
 _MASKS = ("zoneout", "recurrent_dropout")
-_TO_TORCH: Classes = {ours: theirs for theirs, ours in _TO_PRNN.items()}
+_OWN = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_torchs_calls")
+_TO_TORCH: Classes = {nn.LSTMCell: torch.nn.LSTMCell} | {ours: theirs for theirs, ours in _TO_PRNN.items()}
 
 
 def _swappable(model: object, classes: Classes) -> list[Any]:
@@ -70,8 +71,8 @@ def convert(model: Model, *, backend: str = "best") -> Model:
 
 
 def convert_back(model: Model) -> Model:
-    """Makes every prnn.nn.RNN, GRU and LSTM inside a model a torch.nn one, in place: for torch.export, TorchScript and
-    whatever else knows torch's own modules alone. The inverse of convert(), with the same promises.
+    """Makes every prnn.nn.RNN, GRU, LSTM and LSTMCell inside a model a torch.nn one, in place: for torch.export,
+    TorchScript and whatever else knows torch's own modules alone. The inverse of convert(), with the same promises.
 
     Returns:
         model.
@@ -81,15 +82,15 @@ def convert_back(model: Model) -> Model:
     """
     found = _swappable(model, _TO_TORCH)
     for module in found:
-        if module.heads > 1:
+        if getattr(module, "heads", 1) > 1:
             raise ValueError(f"{module} has heads, which torch.nn's layers have not")
         for name in _MASKS:
             if getattr(module, name, 0) > 0:
                 raise ValueError(f"{module} has {name}, which torch.nn's layers have not")
     for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        ours = ("_packed_names", "_matrix_shapes", "_zero_biases", "_torchs_calls")
-        for name in ("backend", "forget_bias", "heads", *_MASKS, *ours):
+        for name in ("backend", "forget_bias", "heads", *_MASKS, *_OWN):
             vars(module).pop(name, None)
-        module._init_flat_weights()
+        if isinstance(module, torch.nn.RNNBase):
+            module._init_flat_weights()
     return model

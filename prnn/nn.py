@@ -9,6 +9,7 @@ is set, else H), L num_layers, D directions (1 or 2).
 """
 
 from collections.abc import Sequence
+from operator import is_, itemgetter
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -53,7 +54,9 @@ from prnn._torch_on_cuda import TorchsCalls, torchs_calls
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
 _GATES = {"LSTM": 4, "GRU": 3}  # else 1
-_is_compiling = torch.compiler.is_compiling
+
+_MISSING = object()
+_is_compiling = torch.compiler.is_compiling  # each look-up takes time
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -65,6 +68,11 @@ def _with_own_storage(view: Tensor) -> Tensor:
         with torch.cuda.device(view.device):  # DLPack exports tensors of the current GPU alone
             return from_dlpack(view)
     return from_dlpack(view) if view.device.type == "cpu" else view
+
+
+def _has_own_storage(tensor: Tensor) -> bool:
+    """Whether it is what _with_own_storage() returns."""
+    return tensor.device.type not in ("cuda", "cpu") or not tensor.untyped_storage().resizable()
 
 
 class _Recurrent(NotScriptable, torch.nn.RNNBase):
@@ -112,6 +120,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         # The order of the packed weights: matrices, then biases; by layer and direction within each.
         self._packed_names = [n for n, bias in zip(names, is_bias, strict=True) if not bias]
         self._packed_names += [n for n, bias in zip(names, is_bias, strict=True) if bias]
+        self._packed_of_flat = itemgetter(*map(names.index, self._packed_names))  # of torch's _flat_weights
         self._matrix_shapes = self._shapes_of_matrices()
         self._zero_biases: Tensor | None = None
         super()._init_flat_weights()
@@ -165,18 +174,18 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             return
         sizes = [p.numel() for p in plain]
         biases = self._missing_biases()
-        self.__dict__.pop("_torchs_calls", None)
         # What is made under torch.inference_mode cannot be trained, which parameters made before can.
         inference = torch.is_inference_mode_enabled() and first.is_inference()
         with torch.inference_mode(inference), torch.no_grad():
             address = first.data_ptr()
             for parameter, size in zip(plain, sizes, strict=True):
-                if parameter.data_ptr() != address or not parameter.is_contiguous():
-                    break
+                if parameter.data_ptr() != address or not parameter.is_contiguous() or not _has_own_storage(parameter):
+                    break  # to lie so by chance is not to stay so
                 address += size * parameter.element_size()
             else:
                 if biases == 0 or (self._zero_biases is not None and self._zero_biases.data_ptr() == address):
                     return
+            self.__dict__.pop("_torchs_calls", None)
             flat = first.new_zeros(sum(sizes) + biases)
             *views, zero_biases = flat.split([*sizes, biases])
             for parameter, view in zip(plain, views, strict=True):
@@ -192,7 +201,13 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 
     def _packed_weights(self) -> list[Tensor]:
         parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere
-        weights = [parameters[name] if name in parameters else getattr(self, name) for name in self._packed_names]
+        names = self._packed_names
+        weights: list[Any] = [
+            parameters[name] if name in parameters else getattr(self, name, _MISSING) for name in names
+        ]
+        # Compared in C, for a loop takes as long as the rest. Compiled functions take the weights by name.
+        if not _is_compiling() and not all(map(is_, weights, self._packed_of_flat(self._flat_weights))):
+            weights = self._replaced_weights(weights)
         for place, shape in enumerate(self._matrix_shapes):  # before the biases, of which the order is plain
             if weights[place].shape != shape:
                 name, found = self._packed_names[place], tuple(weights[place].shape)
@@ -203,6 +218,18 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 zeros = weights[0].new_zeros(self._missing_biases())
             weights.append(zeros)
         return weights
+
+    def _replaced_weights(self, weights: Sequence[Any]) -> list[Tensor]:
+        """What a call takes where _flat_weights has other tensors than the attributes. `weights` are those of the
+        attributes, in their packed order, _MISSING for one that is missing. torch's layers take what is in
+        _flat_weights (a subclass with DropConnect puts it there), unless an attribute is another tensor than when torch
+        filled the list: then those of the attributes."""
+        references = self._packed_of_flat(self._flat_weight_refs)
+        pairs = zip(weights, references, strict=True)
+        if all(weight is _MISSING or reference is None or reference() is weight for weight, reference in pairs):
+            weights = self._packed_of_flat(self._flat_weights)
+        named = zip(self._packed_names, weights, strict=True)  # getattr() says which is missing
+        return [getattr(self, name) if weight is None or weight is _MISSING else weight for name, weight in named]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
@@ -329,7 +356,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         elif input.is_cpu and is_torchs:
             results = None
             if input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"):
-                results = run_torchs(self, input, states[0], states[1], batch_sizes)
+                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
             elif self.mode not in _GATES and self.num_layers == 1 and batch_sizes is None and torch.is_grad_enabled():
                 results = run_torchs_step(self, input, states[0], weights)
             if results is not None:
@@ -551,6 +578,11 @@ class LSTM(_Recurrent):
     """
 
     forget_bias: float | None = None
+
+    # For subclasses whose forward is like torch's: RNNBase has those of a single state.
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
+    permute_hidden = torch.nn.LSTM.permute_hidden  # type: ignore[assignment]
 
     def __init__(
         self,

@@ -115,6 +115,17 @@ def test_a_model_converted_under_inference_mode_can_be_trained() -> None:
     assert model.weight_hh_l0.grad.any()
 
 
+def test_a_cell_with_forget_bias_goes_back() -> None:
+    model = nn.Sequential(prnn.nn.LSTMCell(3, 4, forget_bias=1.0))
+    weights, x = list(model.parameters()), torch.randn(2, 3)
+    expected = model(x)
+    assert prnn.convert_back(model) is model
+    assert type(model[0]) is nn.LSTMCell
+    assert vars(model[0]).keys() == vars(nn.LSTMCell(3, 4)).keys()
+    assert all(new is old for new, old in zip(model.parameters(), weights, strict=True))
+    assert torch.equal(torch.fx.symbolic_trace(model)(x)[0], expected[0])
+
+
 def test_subclasses_are_left_and_said() -> None:
     class Special(nn.LSTM):
         pass

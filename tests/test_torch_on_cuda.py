@@ -9,6 +9,7 @@ import pytest
 import torch
 from nn_pairs import CELLS, make, make_states, train_step
 from test_nn_cuda import CUDA_CELLS, assert_near, graph_of, moved, on_gpu, results_of, why_not
+from torch.multiprocessing.reductions import reduce_tensor
 
 import prnn
 from prnn import _torch_on_cuda
@@ -200,3 +201,20 @@ def test_inference_mode_before_training(calls: list[int]) -> None:
             module(x)
     module(x)[0].sum().backward()
     assert calls == [3] * 3
+
+
+def test_a_second_derivative_raises(calls: list[int]) -> None:
+    module = prnn.nn.GRU(24, 48, device="cuda", backend="cudnn")
+    x = torch.randn(40, 6, 24, device="cuda", requires_grad=True)
+    module(x)
+    (gradient,) = torch.autograd.grad(module(x)[0].sum(), x, create_graph=True)
+    assert calls
+    with pytest.raises(RuntimeError, match="cudnn_rnn_backward"):
+        gradient.sum().backward()
+
+
+def test_parameters_reach_another_process_as_torchs() -> None:
+    module = prnn.nn.LSTM(8, 16, 2, device="cuda")
+    reduced = [reduce_tensor(value.clone()) for value in module.state_dict().values()]
+    reduced += [reduce_tensor(parameter.data) for parameter in prnn.convert_back(module).parameters()]
+    assert len(reduced) == 16

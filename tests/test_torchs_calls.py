@@ -234,6 +234,10 @@ def change_parameter_unseen(module: Any) -> None:
     module._parameters["bias_ih_l0"] = torch.nn.Parameter(module.bias_ih_l0.detach().clone())
 
 
+def change_flat_weights(module: Any) -> None:
+    module._flat_weights[1] = module.weight_hh_l0 * 2
+
+
 def change_data(module: Any) -> None:
     module.weight_hh_l0.data = module.weight_hh_l0.data.clone()
 
@@ -249,7 +253,15 @@ def parametrize(module: Any) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [change_attribute, change_parameter, change_parameter_unseen, change_data, change_order, parametrize],
+    [
+        change_attribute,
+        change_parameter,
+        change_parameter_unseen,
+        change_flat_weights,
+        change_data,
+        change_order,
+        parametrize,
+    ],
 )
 def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
@@ -295,6 +307,27 @@ def test_copies_and_pickles_have_none(machine: Machine) -> None:
     assert not machine.calls
     prnn.convert_back(module)
     assert "_torchs_calls" not in vars(module)
+
+
+def test_parameters_that_are_flat_stay_where_they_are(machine: Machine) -> None:
+    module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
+    make_ready(module, x)
+    module.flatten_parameters()
+    module(x)
+    assert machine.calls == [True]
+
+
+def test_parameters_that_lie_so_by_chance_are_packed_anew(machine: Machine) -> None:
+    module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
+    memory, place = torch.cat([w.detach().flatten() for w in module._packed_weights()]), 0
+    for weight in module._packed_weights():
+        weight.data = memory[place : place + weight.numel()].view(weight.shape)
+        place += weight.numel()
+    module.flatten_parameters()
+    assert module.weight_ih_l0.data_ptr() != memory.data_ptr()
+    make_ready(module, x)
+    module(x)
+    assert machine.calls == [True]
 
 
 def test_moved_parameters_are_packed_anew(machine: Machine) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from prnn._compiler import assume_constant_result
 from prnn._ops._layer import MODES, Config
 from prnn._ops._operator import apply_at_each_level
 from prnn._ops._vmap import register_vmap
@@ -112,7 +113,7 @@ def _find_onednn_types() -> tuple[bool, bool, bool]:
     return True, bool(bfloat16), bool(float16)
 
 
-@torch.compiler.assume_constant_result  # which torch.compile cannot trace
+@assume_constant_result  # which torch.compile cannot trace
 def _onednn_types() -> tuple[bool, bool, bool]:
     return _find_onednn_types()
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from prnn._compiler import assume_constant_result
 from prnn._ops._handles import handle
 from prnn._ops._layer import Config, layer
 from prnn._ops._steps import steps_of
@@ -61,7 +62,7 @@ def _serves(config: Config, input_size: int, dtype: torch.dtype, device: torch.d
     return bool(stack.plan(handle(device), [batch])["supported"])
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _resets_in_kernels_of_all_batches(input_size: int, dtype: torch.dtype, device: torch.device, *config: Any) -> bool:
     """config: its fields, for torch.compile does not pass a NamedTuple on as it is."""
     return all(_serves(Config(*config), input_size, dtype, device, batch) for batch in (1, 64, 4096))
