@@ -92,7 +92,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   using Layout = LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTER, COLUMN_TILES>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
   constexpr int kParameters = kLayerNormLstmParameterRows, kGroup = Layout::kGroup, kSenders = Layout::kSenders;
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   constexpr int kStates = COLUMN_TILES, kColumns = Layout::kColumns;
   // With two column tiles, there are registers for the sums of fewer row tiles, and none for a step's c to be kept
   // until the next step.
@@ -316,11 +316,11 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
           const float sum = parameter(g) * normalized[n][g] + parameter(4 + g);
-          value[g] = squash<kAccurate>(products ? sum + value_of_bits<T>(input[n][g]) : sum, g == 2);
+          value[g] = squash<kDigits>(products ? sum + value_of_bits<T>(input[n][g]) : sum, g == 2);
         }
         cell_value[n] = runs(n) ? value_of_bits<T>(cell[n]) : 0;
         deviation[n] = stats[n].x, cell_deviation[n] = stats[n].z;
-        const float squashed = hyperbolic_tangent<kAccurate>(cell_gain * cell_value[n] + parameter(9));
+        const float squashed = hyperbolic_tangent<kDigits>(cell_gain * cell_value[n] + parameter(9));
         const float kept_cell = value_of_bits<T>(cell_before[n]);
         const float c_before = params.is_first(step, length[n]) ? load_state(n, params.c0, 0)
                                : products                       ? stats_before[n].y + kept_cell / stats_before[n].z

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTileElements = Layout::kTileElements;
   constexpr int kGroup = Layout::kGroup, kSenders = Layout::kSenders, kColumns = Layout::kColumns;
   constexpr int kStates = COLUMN_TILES, kSets = COLUMN_TILES == 1 ? 2 : 1;  // chains of sums, to hide their latency
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   constexpr bool kLoadsLate = COLUMN_TILES > 1 && sizeof(T) == 4;  // few registers for two steps' inputs
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -378,7 +378,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
       for (int g = 0; g < 4; ++g) {
         a[i][g] = (a[i][g] - gates[i].x) * gates[i].y;
         const float u = parameter(g) * a[i][g] + parameter(4 + g);
-        gate[g] = squash<kAccurate>(products ? u + fed[i][g] : u, g == 2);
+        gate[g] = squash<kDigits>(products ? u + fed[i][g] : u, g == 2);
       }
       c[i][0] = exists[i] ? gate[1] * carried[i] + gate[0] * gate[2] : 0;
       output_gate[i] = gate[3];
@@ -392,7 +392,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
       const float v = parameter(8) * normalized[i] + parameter(9);
       const bool runs = params.timestep_of(s) < length[i];
       if (runs) carried[i] = products ? c[i][0] : v;
-      float h = output_gate[i] * hyperbolic_tangent<kAccurate>(v);
+      float h = output_gate[i] * hyperbolic_tangent<kDigits>(v);
       h = runs ? zone_out(kept[i], before[i], h) : before[i];
       stored[i] = Element<T>::from_float(exists[i] ? h : 0);
       before[i] = Element<T>::to_float(stored[i]);

@@ -26,17 +26,17 @@ __device__ __forceinline__ GridGate grid_gate(const GridParameters<ROUNDS>& para
                                               const GridSaved<T>& saved, const float4& stats_before, bool is_first,
                                               float initial_cell, bool runs) {
   using E = Element<T>;
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   const int lane = threadIdx.x % 32, gate = lane % 4;
   GridGate result;
   result.normalized = runs ? E::to_float(saved.gate) : 0;
   const float sum = parameters.gate_gain[r][lane] * result.normalized + parameters.gate_bias[r][lane];
-  const float own = squash<kAccurate>(products ? sum + E::to_float(saved.input) : sum, gate == 2);
+  const float own = squash<kDigits>(products ? sum + E::to_float(saved.input) : sum, gate == 2);
   float value[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
   const float gain = parameters.cell_gain[r][lane], bias = parameters.cell_bias[r][lane];
-  const float squashed = hyperbolic_tangent<kAccurate>(gain * (runs ? E::to_float(saved.cell) : 0) + bias);
+  const float squashed = hyperbolic_tangent<kDigits>(gain * (runs ? E::to_float(saved.cell) : 0) + bias);
   const float kept = E::to_float(saved.cell_before);
   const float before = is_first ? initial_cell : products ? stats_before.y + kept / stats_before.z : gain * kept + bias;
   const float i = value[0], f = value[1], candidate = value[2], o = value[3];

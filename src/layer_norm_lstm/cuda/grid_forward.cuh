@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kWave = TILES == 1 ? 1 : wave_tiles(kRowTiles, kRounds);
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kStride = kTileFloats + 1, kSumFloats = kRowTiles * kStride;
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   using Product = MmaProduct<Multiplied<T>, kRowTiles, kStride, TILES == 1, true>;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gate = lane % 4;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       for (int r = 0; r < kRounds; ++r) {
         a[j][r] = (a[j][r] - moments[j].x) * moments[j].y;
         const float u = parameters.gate_gain[r][lane] * a[j][r] + parameters.gate_bias[r][lane];
-        const float own = squash<kAccurate>(products ? u + Element<T>::to_float(input[j][r]) : u, gate == 2);
+        const float own = squash<kDigits>(products ? u + Element<T>::to_float(input[j][r]) : u, gate == 2);
         float value[kGates];
 #pragma unroll
         for (int g = 0; g < kGates; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         normalized[j][r] = (c[j][r] - moments[j].x) * moments[j].y;
         const float v = parameters.cell_gain[r][lane] * normalized[j][r] + parameters.cell_bias[r][lane];
         if (runs) carried.at(j, r) = products ? c[j][r] : v;
-        float h = output_gate.at(j, r) * hyperbolic_tangent<kAccurate>(v);
+        float h = output_gate.at(j, r) * hyperbolic_tangent<kDigits>(v);
         h = runs ? zone_out(kept.at(j, r), before.at(j, r), h) : before.at(j, r);
         before.at(j, r) = Element<T>::to_float(Element<T>::from_float(exists(r) ? h : 0));
         if (s + 1 < steps) publish(s + 1, j, r);

@@ -17,7 +17,7 @@ constexpr int kMostThreads = 512;  // of a step's block
 
 __device__ float logistic(float x) { return sigmoid(x); }
 __device__ double logistic(double x) { return 1 / (1 + exp(-x)); }
-__device__ float tangent(float x) { return hyperbolic_tangent<true>(x); }
+__device__ float tangent(float x) { return hyperbolic_tangent<Digits::kFloat>(x); }
 __device__ double tangent(double x) { return tanh(x); }
 
 template <class T, class Real>

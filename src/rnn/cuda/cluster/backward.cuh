@@ -71,7 +71,8 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
     cluster_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (!kHasClusters) return;
   using Layout = ClusterBackward<T, MODE, K_TILES, CLUSTER>;
-  constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr Digits kDigits = digits_of<T>();
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles;
   constexpr int kSets = Layout::kSets, kBiases = Layout::kBiases;
 
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       }
       float saved[4];
       gates_of<T>(gates, saved);
-      derivatives = Cell<MODE>::template derivatives<kAccurate>(saved, own_state, own_before);
+      derivatives = Cell<MODE>::template derivatives<kDigits>(saved, own_state, own_before);
       if constexpr (EXTRAS && MODE == PRNN_GRU) derivatives = zoned_out(derivatives, params.masks.zoneout);
       saved_o = saved[3];
 #pragma unroll

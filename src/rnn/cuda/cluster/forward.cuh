@@ -49,7 +49,8 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
     cluster_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (!kHasClusters) return;
   using Layout = ClusterForward<T, MODE, K_TILES, CLUSTER>;
-  constexpr bool kGated = Layout::kGated, kAccurate = sizeof(T) == 4;
+  constexpr bool kGated = Layout::kGated;
+  constexpr Digits kDigits = digits_of<T>();
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kOwnKTiles = Layout::kOwnKTiles;
   constexpr int kKTile = Layout::kKTile;
   constexpr int kRowTiles = Layout::kRowTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
@@ -236,14 +237,14 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
         recurrent[g] = g == 0 ? value[0].x : g == 1 ? value[0].y : g == 2 ? value[0].z : value[0].w;
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
-      done = forward_unit<MODE, kAccurate>(recurrent, fed, carried);
+      done = forward_unit<MODE, kDigits>(recurrent, fed, carried);
       const bool h_stays = kCarriesH<MODE, EXTRAS> && stays(params.masks, fed[kGates - 1]);
       if (h_stays) done.saved[3] = kStayed;
       zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, h_stays, done);
       carried = done.carried;
       carried_h = done.h;
     } else {
-      done.h = Cell<MODE>::template activate<kAccurate>(value[0] + fed[0], 0, sizes.relu);
+      done.h = Cell<MODE>::template activate<kDigits>(value[0] + fed[0], 0, sizes.relu);
     }
     float published = unit < hidden ? done.h : 0;
     if (begins || is_last_before_reset) published = begin(is_last_before_reset);

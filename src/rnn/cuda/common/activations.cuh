@@ -1,7 +1,11 @@
 // Activations of the cells.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <type_traits>
 
 #include "persistent_rnn.h"
 
@@ -22,35 +26,46 @@ constexpr float kLog2E = 1.44269504f;
 
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal_of_one_plus_exp2(-kLog2E * x); }
 
-// Nearer to zero tanh(x) is x but for 2e-5 of it. 1 - 2 / (1 + e^2x) loses its digits there, all of them at 3e-8, where
-// bfloat16 still has its own.
-constexpr float kLinear = 1.0f / 128;
+// Those of the type in which results are kept, of which a tanh near zero wants all: 1 - 2 / (1 + e^2x) loses its own
+// there. Float16 has few left below 6e-5, where that is still good for them; bfloat16 has as many as anywhere.
+enum class Digits : int8_t { kHalf, kBfloat16, kFloat };
 
-// tanh(x) from reciprocal_of_one_plus_exp2(2 log2(e) x). ACCURATE: to the digits of float32, not of 16 bits alone.
-template <bool ACCURATE>
+// TF32: of float32 results of tf32 products, which have 10.
+template <class T, bool TF32 = false>
+constexpr Digits digits_of() {
+  if (sizeof(T) == 4) return TF32 ? Digits::kBfloat16 : Digits::kFloat;
+  return std::is_same_v<T, __nv_bfloat16> ? Digits::kBfloat16 : Digits::kHalf;
+}
+
+constexpr float kLinear = 1.0f / 128;  // nearer to zero tanh(x) is x but for 2e-5 of it
+
+// tanh(x) from reciprocal_of_one_plus_exp2(2 log2(e) x).
+template <Digits DIGITS>
 __device__ __forceinline__ float tangent_of_reciprocal(float x, float reciprocal) {
   const float far = 1.0f - 2.0f * reciprocal;
-  if constexpr (!ACCURATE) return fabsf(x) < kLinear ? x : far;
+  if constexpr (DIGITS == Digits::kHalf) return far;
+  if constexpr (DIGITS == Digits::kBfloat16) return fabsf(x) < kLinear ? x : far;
   const float square = x * x;  // below 0.3, the best polynomial of its degree: off by 1e-9 of the value at most
   const float series = 0.13332609f + square * (-0.053854868f + square * (0.021083021f - 0.0062913704f * square));
   const float near = x + x * square * (-0.33333318f + square * series);
   return square < 0.3f ? near : far;
 }
 
-template <bool ACCURATE>
+template <Digits DIGITS>
 __device__ __forceinline__ float hyperbolic_tangent(float x) {
-  return tangent_of_reciprocal<ACCURATE>(x, reciprocal_of_one_plus_exp2(2.0f * kLog2E * x));
+  return tangent_of_reciprocal<DIGITS>(x, reciprocal_of_one_plus_exp2(2.0f * kLog2E * x));
 }
 
 // The logistic function, or tanh where `is_tanh`, without diverging: sigma(x) = (1 + tanh(x / 2)) / 2.
-template <bool ACCURATE>
+template <Digits DIGITS>
 __device__ __forceinline__ float squash(float x, bool is_tanh) {
-  if constexpr (ACCURATE) {
+  if constexpr (DIGITS == Digits::kFloat) {
     const float reciprocal = reciprocal_of_one_plus_exp2((is_tanh ? 2.0f * kLog2E : -kLog2E) * x);
-    return is_tanh ? tangent_of_reciprocal<true>(x, reciprocal) : reciprocal;
+    return is_tanh ? tangent_of_reciprocal<DIGITS>(x, reciprocal) : reciprocal;
   }
   const float reciprocal = reciprocal_of_one_plus_exp2((is_tanh ? -2.0f * kLog2E : -kLog2E) * x);  // sigma(2 x) or (x)
-  return is_tanh ? (fabsf(x) < kLinear ? x : 2.0f * reciprocal - 1.0f) : reciprocal;
+  const float far = 2.0f * reciprocal - 1.0f, tangent = DIGITS == Digits::kBfloat16 && fabsf(x) < kLinear ? x : far;
+  return is_tanh ? tangent : reciprocal;
 }
 
 }  // namespace prnn

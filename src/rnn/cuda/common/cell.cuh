@@ -44,22 +44,22 @@ struct Cell<PRNN_LSTM> {
   static constexpr bool kHasCellState = true;
 
   // A gate's value from the sum of its products and biases. `relu` is for an RNN.
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ float activate(float sum, int gate, int /*relu*/) {
-    return squash<ACCURATE>(sum, gate == 2);
+    return squash<DIGITS>(sum, gate == 2);
   }
 
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ UnitForward forward(const float (&gate)[4], float c_before) {
     const float c = gate[1] * c_before + gate[0] * gate[2];
-    return {gate[3] * hyperbolic_tangent<ACCURATE>(c), c, {gate[0], gate[1], gate[2], gate[3]}};
+    return {gate[3] * hyperbolic_tangent<DIGITS>(c), c, {gate[0], gate[1], gate[2], gate[3]}};
   }
 
   // `state`: c of this timestep; `before`: c of the one before.
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ UnitDerivatives derivatives(const float (&saved)[4], float state, float before) {
     const float i = saved[0], f = saved[1], g = saved[2], o = saved[3];
-    const float squashed = hyperbolic_tangent<ACCURATE>(state);
+    const float squashed = hyperbolic_tangent<DIGITS>(state);
     return {{g * i * (1 - i), before * f * (1 - f), i * (1 - g * g), squashed * o * (1 - o)},
             o * (1 - squashed * squashed),
             f};
@@ -74,21 +74,21 @@ struct Cell<PRNN_GRU> {
   static constexpr int kBiases = 4;  // r, z, the candidate's bR, the candidate's bW
   static constexpr bool kHasCellState = false;
 
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ float activate(float sum, int gate, int /*relu*/) {
     const float value = sigmoid(sum);
     return gate >= 2 ? sum : value;
   }
 
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ UnitForward forward(const float (&gate)[4], float h_before) {
-    const float candidate = hyperbolic_tangent<ACCURATE>(gate[3] + gate[0] * gate[2]);
+    const float candidate = hyperbolic_tangent<DIGITS>(gate[3] + gate[0] * gate[2]);
     const float h = candidate + gate[1] * (h_before - candidate);
     return {h, h, {gate[0], gate[1], candidate, gate[2]}};
   }
 
   // `before`: h of the timestep before.
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ UnitDerivatives derivatives(const float (&saved)[4], float, float before) {
     const float r = saved[0], z = saved[1], candidate = saved[2], recurrent = saved[3];
     const float of_candidate = (1 - z) * (1 - candidate * candidate);
@@ -108,9 +108,9 @@ struct Cell<PRNN_RNN_TANH> {
   static constexpr int kBiases = 1;
   static constexpr bool kHasCellState = false;
 
-  template <bool ACCURATE>
+  template <Digits DIGITS>
   static __device__ __forceinline__ float activate(float sum, int /*gate*/, int relu) {
-    return relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<ACCURATE>(sum);  // NaN stays NaN
+    return relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<DIGITS>(sum);  // NaN stays NaN
   }
 
   // The gradient of the sum from that of h; without a table of derivatives, so that relu keeps NaN and 0 * inf apart.

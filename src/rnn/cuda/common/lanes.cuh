@@ -17,13 +17,13 @@ __device__ __forceinline__ float sum_over_subs(float value) {
 
 // The lane's gate value from its row's product, its input product and its bias. HAS_INPUT_PRODUCT: lane 3 of a GRU has
 // a product of its own, W x of the candidate; else its `product` is ignored.
-template <prnnRNNMode_t MODE, bool ACCURATE, bool HAS_INPUT_PRODUCT = false>
+template <prnnRNNMode_t MODE, Digits DIGITS, bool HAS_INPUT_PRODUCT = false>
 __device__ __forceinline__ float lane_gate(float product, float input, float bias, int sub, int relu) {
   if constexpr (MODE == PRNN_GRU) {
     product = !HAS_INPUT_PRODUCT && sub == 3 ? 0 : product;
     input = sub == 2 ? 0 : input;
   }
-  return Cell<MODE>::template activate<ACCURATE>(product + input + bias, sub, relu);
+  return Cell<MODE>::template activate<DIGITS>(product + input + bias, sub, relu);
 }
 
 // What a lane has after a timestep. `saved`: of its unit's gates for the backward pass.
@@ -33,12 +33,12 @@ struct LaneForward {
   float saved;
 };
 
-template <prnnRNNMode_t MODE, bool ACCURATE>
+template <prnnRNNMode_t MODE, Digits DIGITS>
 __device__ __forceinline__ LaneForward lanes_forward(float own, float carried, int sub) {
   float gate[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) gate[g] = __shfl_sync(kWholeWarp, own, g, 4);
-  const UnitForward unit = Cell<MODE>::template forward<ACCURATE>(gate, carried);
+  const UnitForward unit = Cell<MODE>::template forward<DIGITS>(gate, carried);
   float saved = own;
 #pragma unroll
   for (int g = Cell<MODE>::kSavedAsActivated; g < 4; ++g) saved = sub == g ? unit.saved[g] : saved;
@@ -139,11 +139,11 @@ __device__ __forceinline__ void gather_saved(float own, float other, float (&sav
 
 // The derivatives from what the lanes loaded, for the gated cells: those of lane_gradient() that need no incoming
 // gradient. `has_before`: the state before is not zero.
-template <prnnRNNMode_t MODE, bool ACCURATE>
+template <prnnRNNMode_t MODE, Digits DIGITS>
 __device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float other, bool has_before, int sub) {
   float saved[4], state, before;
   gather_saved<MODE>(own, other, saved, state, before);
-  UnitDerivatives d = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
+  UnitDerivatives d = Cell<MODE>::template derivatives<DIGITS>(saved, state, has_before ? before : 0);
   const float gate = sub == 0 ? d.gate[0] : sub == 1 ? d.gate[1] : sub == 2 ? d.gate[2] : d.gate[3];
   for (float& each : d.gate) each = gate;  // the lane's alone takes a register
   return d;
@@ -152,7 +152,7 @@ __device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float ot
 // The same as lane_gradient() from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not
 // zero; `has_dcells`: lane 3 has some. EXTRAS: with `masks`, and of an LSTM `past`, the gradient of the h before that
 // does not go through the matrix.
-template <prnnRNNMode_t MODE, bool ACCURATE, bool EXTRAS = false>
+template <prnnRNNMode_t MODE, Digits DIGITS, bool EXTRAS = false>
 __device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
                                                 int sub, int relu, bool has_dcells = false,
                                                 const StateMasks* masks = nullptr, float* past = nullptr) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
     gather_saved<MODE>(own, other, saved, state, before);
     dh += __shfl_sync(kWholeWarp, other, 0, 4);
     if (Cell<MODE>::kHasCellState && has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
-    UnitDerivatives derivatives = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
+    UnitDerivatives derivatives = Cell<MODE>::template derivatives<DIGITS>(saved, state, has_before ? before : 0);
     if constexpr (kCarriesH<MODE, EXTRAS>) {
       split_gradient(*masks, saved[3], dh, *past);
     } else if constexpr (EXTRAS) {

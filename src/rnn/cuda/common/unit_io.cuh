@@ -116,7 +116,7 @@ __device__ __forceinline__ void split_gradient(const StateMasks& masks, float sa
 
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
 // its side of a GRU's candidate; else either has them.
-template <prnnRNNMode_t MODE, bool ACCURATE, int GATES>
+template <prnnRNNMode_t MODE, Digits DIGITS, int GATES>
 __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GATES], const float (&input)[GATES],
                                                     float carried) {
   static_assert(GATES == Cell<MODE>::kGates, "a gated cell's");
@@ -126,9 +126,9 @@ __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GAT
     const float sum = MODE == PRNN_GRU && g == 2   ? recurrent[GATES - 1]
                       : MODE == PRNN_GRU && g == 3 ? input[GATES - 1]
                                                    : recurrent[g % GATES] + input[g % GATES];
-    gate[g] = Cell<MODE>::template activate<ACCURATE>(sum, g, 0);
+    gate[g] = Cell<MODE>::template activate<DIGITS>(sum, g, 0);
   }
-  return Cell<MODE>::template forward<ACCURATE>(gate, carried);
+  return Cell<MODE>::template forward<DIGITS>(gate, carried);
 }
 
 // Saves the gates and, of an LSTM, c for the backward pass at element `at` of [rows, H]; off the critical path: no
@@ -233,7 +233,7 @@ __device__ __forceinline__ void backward_unit(const Four<T>& gates, float state,
   float saved[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) saved[g] = Element<T>::to_float(gates.value[g]);
-  unit_gradients<MODE>(Cell<MODE>::template derivatives<false>(saved, state, before), dh, carried, out);
+  unit_gradients<MODE>(Cell<MODE>::template derivatives<digits_of<T, true>()>(saved, state, before), dh, carried, out);
 #pragma unroll
   for (int g = 0; g < 4; ++g) out[g] = wanted ? out[g] : 0;
 }

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           if (!is_active) continue;
           if (EXTRAS && is_first[j]) load_reset_state<T, MODE>(dir, state_index, exists, sub, saved[j][r]);
           const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, EXTRAS && is_first[j]);
-          float da = lanes_backward<MODE, sizeof(T) == 4, EXTRAS>(
+          float da = lanes_backward<MODE, digits_of<T>(), EXTRAS>(
               Element<T>::to_float(saved[j][r].own), Element<T>::to_float(saved[j][r].other), has_before, dh, past, sub,
               sizes.relu, EXTRAS && dir.dcells != nullptr, &params.masks, &past_h);
           if (kHasH && sub == 0) carry[kUnits] = past_h;

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kStride = kTileFloats + 1;  // of the row tiles' sums: the 4 subs of a unit read different banks
   constexpr int kSumFloats = kRowTiles * kStride;
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   // Too few registers for precomputed addresses.
   constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && (EXTRAS || UNIT_TILES == 1))));
   // With one tile, a lane has its operands of the cell, or their addresses, in registers before the states arrive.
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       });
       unroll<kWave, kRounds>([&](int j, int r) {
         const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
-        value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
+        value[j][r] = lane_gate<MODE, kDigits>(value[j][r], x, bias, sub, sizes.relu);
         value[j][r] = mark_gate<MODE, EXTRAS>(params.masks, value[j][r], x, sub);
       });
       unroll<kWave, kRounds>([&](int j, int r) {
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         float* const in_shared = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
         float* const carry = kReady ? &carried_by_lane[r] : in_shared;
         if constexpr (kGated) {
-          done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
+          done[j][r] = lanes_forward<MODE, kDigits>(value[j][r], *carry, sub);
           if (!kHasH || zones_out) {
             zone_out<MODE, EXTRAS>(params.masks, kHasH ? in_shared[kUnits] : *carry, done[j][r]);
           }

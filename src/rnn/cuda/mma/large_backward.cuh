@@ -12,7 +12,8 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     mma_large_backward(const __grid_constant__ BackwardParams params) {
-  constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr Digits kDigits = digits_of<T>();
   constexpr int kGates = gate_count(MODE);
   constexpr int kUnits = large_units(MODE, sizeof(T) == 4), kRounds = large_rounds(MODE, sizeof(T) == 4);
   constexpr int kRoundUnits = kGated ? kTileRows : 32;
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const bool is_first = EXTRAS && starts_anew[s & 1][warp];
       if (is_first) load_reset_state<T, MODE>(dir, state_index, exists(r), sub, loaded);
       const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, is_first);
-      float da = lanes_backward<MODE, kAccurate, EXTRAS>(
+      float da = lanes_backward<MODE, kDigits, EXTRAS>(
           Element<T>::to_float(loaded.own), Element<T>::to_float(loaded.other), has_before, dh, past, sub, sizes.relu,
           EXTRAS && dir.dcells != nullptr, &params.masks, &past_h);
       da = u < hidden ? da : 0;

@@ -10,7 +10,8 @@ namespace prnn {
 // EXTRAS: with prnnRNNExtras_t::reset or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const __grid_constant__ ForwardParams params) {
-  constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr Digits kDigits = digits_of<T>();
   constexpr int kUnits = large_units(MODE, sizeof(T) == 4), kRounds = large_rounds(MODE, sizeof(T) == 4);
   constexpr int kRoundUnits = kGated ? kTileRows : 32;
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4), kKTileElements = 64 / sizeof(T);
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       const float x = Element<T>::to_float(kInputsWait ? inputs[kInputsWait ? warp : 0][r][lane] : input[r]);
       const float sum =
           sum_over_warps(sums, Product::kSumFloats, Product::sum_at(input_gate_of(lane) * kUnits + u, warp));
-      gate[r] = lane_gate<MODE, kAccurate>(sum, x, biases[r][lane], sub, sizes.relu);
+      gate[r] = lane_gate<MODE, kDigits>(sum, x, biases[r][lane], sub, sizes.relu);
       gate[r] = mark_gate<MODE, EXTRAS>(params.masks, gate[r], x, sub);
     }
     LaneForward done[kRounds];
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       if constexpr (kGated) {
         const float before = carried[warp][min(u, kUnits - 1)];
         const float h_before = kHasCarriedH ? carried_h[kHasCarriedH ? warp : 0][min(u, kUnits - 1)] : before;
-        done[r] = lanes_forward<MODE, kAccurate>(gate[r], before, sub);
+        done[r] = lanes_forward<MODE, kDigits>(gate[r], before, sub);
         zone_out<MODE, EXTRAS>(params.masks, h_before, done[r]);
         __syncwarp();
       } else {

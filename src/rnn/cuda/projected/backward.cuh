@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kUnits = UNIT_TILES * kTileRows;
   constexpr int kSumFloats = UNIT_TILES * kTileFloats + 1;  // of a warp; odd against bank conflicts
   constexpr int kOwnKTiles = projected_own_k_tiles(true, UNIT_TILES, sizeof(T) == 4);
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   using Product =
       MmaProduct<T, UNIT_TILES, kTileFloats, false, true, projected_register_k_tiles(true, UNIT_TILES, sizeof(T) == 4)>;
   using OwnProduct = OwnColumnsProduct<T, kOwnKTiles, projected_register_pairs(true, UNIT_TILES, sizeof(T) == 4)>;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         __syncwarp();  // all four lanes have read it
         const bool has_state = has_state_before<T, MODE>(dir, has_before, false);
         const float cell = sub == 0 ? 0 : Element<T>::to_float(cells[r]);  // lane 0's place is dy's in other kernels
-        da[r] = lanes_backward<MODE, kAccurate>(Element<T>::to_float(gates[r]), cell, has_state, dm, dc, sub, 0);
+        da[r] = lanes_backward<MODE, kDigits>(Element<T>::to_float(gates[r]), cell, has_state, dm, dc, sub, 0);
         da[r] = exists ? da[r] : 0;
         *own_element<T>(own, sub * kUnits + lane / 4 + r * kTileRows, warp) = Element<T>::from_float(da[r]);
         bias_sums[((tile * kResidentWarps + warp) * UNIT_TILES + r) * 32 + lane] += da[r];

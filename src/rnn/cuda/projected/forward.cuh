@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
   constexpr int kStride = kTileFloats + 1;  // the 4 gates of a unit read different banks
   constexpr int kSumFloats = kRowTiles * kStride;
   constexpr int kOwnKTiles = projected_own_k_tiles(false, UNIT_TILES, sizeof(T) == 4);
-  constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr Digits kDigits = digits_of<T>();
   using Product =
       MmaProduct<T, kRowTiles, kStride, false, true, projected_register_k_tiles(false, UNIT_TILES, sizeof(T) == 4)>;
   using OwnProduct = OwnColumnsProduct<T, kOwnKTiles, projected_register_pairs(false, UNIT_TILES, sizeof(T) == 4)>;
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
           before = initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit + r * kTileRows, active && exists(r));
         }
         __syncwarp();  // all four lanes have read it
-        const float gate = lane_gate<MODE, kAccurate>(value, Element<T>::to_float(input[r]), biases[r][lane], sub, 0);
-        done[r] = lanes_forward<MODE, kAccurate>(gate, before, sub);
+        const float gate = lane_gate<MODE, kDigits>(value, Element<T>::to_float(input[r]), biases[r][lane], sub, 0);
+        done[r] = lanes_forward<MODE, kDigits>(gate, before, sub);
         if (sub == 0) {
           *carry = done[r].carried;
           *own_element<T>(own, lane / 4 + r * kTileRows, warp) =

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     UnitDerivatives derivatives;
     if constexpr (kDerivesAhead) {
       const bool has_before = has_state_before<float, MODE>(dir, n < next.batch, false);
-      derivatives = lanes_derivatives<MODE, true>(saved.own, saved.other, has_before, sub);
+      derivatives = lanes_derivatives<MODE, Digits::kFloat>(saved.own, saved.other, has_before, sub);
     }
     if (s > 0) {
       if constexpr (kSends) {
@@ -158,8 +158,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     if constexpr (kDerivesAhead) {
       da = lane_gradient<MODE>(derivatives, dh + __shfl_sync(kWholeWarp, saved.other, 0, 4), carried, sub);
     } else {
-      da = lanes_backward<MODE, true, EXTRAS>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
-                                              EXTRAS && dir.dcells != nullptr, &params.masks, &carried_h);
+      da =
+          lanes_backward<MODE, Digits::kFloat, EXTRAS>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
+                                                       EXTRAS && dir.dcells != nullptr, &params.masks, &carried_h);
     }
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;

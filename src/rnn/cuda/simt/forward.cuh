@@ -149,11 +149,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     pin_in_register(input);
     const float sum =
         Product::template total<!kGated>(sums[s % 2], column, kGated ? own_unit * 4 + sub : own_unit, sub);
-    float gate = lane_gate<MODE, true>(sum, input, bias, sub, sizes.relu);
+    float gate = lane_gate<MODE, Digits::kFloat>(sum, input, bias, sub, sizes.relu);
     gate = mark_gate<MODE, EXTRAS>(params.masks, gate, input, sub);
     LaneForward done;
     if constexpr (kGated) {
-      done = lanes_forward<MODE, true>(gate, carried, sub);
+      done = lanes_forward<MODE, Digits::kFloat>(gate, carried, sub);
       zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, done);
       carried = done.carried;
       if (kCarriesH<MODE, EXTRAS>) carried_h = done.h;

@@ -76,11 +76,11 @@ __device__ __forceinline__ void finish_unit(const StepParams& p, int64_t unit, i
     const int64_t at = (MODE == PRNN_GRU && g == 3 ? 2 : g) * int64_t{p.hidden} + unit;
     const float of_input = MODE == PRNN_GRU && g == 2 ? 0 : load_float<T>(p.input_bias, at);
     const float of_recurrent = MODE == PRNN_GRU && g == 3 ? 0 : load_float<T>(p.recurrent_bias, at);
-    gate[g] = Cell<MODE>::template activate<kExact<T>>(sums[g] + of_input + of_recurrent, g, 0);
+    gate[g] = Cell<MODE>::template activate<digits_of<T>()>(sums[g] + of_input + of_recurrent, g, 0);
   }
   const int64_t at = int64_t{n} * p.hidden + unit;
   const float before = p.carried != nullptr ? p.carried[at] : p.initial != nullptr ? load_float<T>(p.initial, at) : 0;
-  const UnitForward done = Cell<MODE>::template forward<kExact<T>>(gate, before);
+  const UnitForward done = Cell<MODE>::template forward<digits_of<T>()>(gate, before);
   if (p.carries != nullptr) p.carries[at] = done.carried;
   store_float<T>(p.out, n * p.out_stride + unit, done.h);
   if (p.hy != nullptr) store_float<T>(p.hy, at, done.h);

@@ -285,7 +285,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                     element_value<T>(saved[j][r].y), element_value<T>(saved[j][r].y >> 16)};
             const float state = MODE == PRNN_LSTM ? element_value<T>(cell[j][r]) : 0;
             const float before_state = element_value<T>(before[j][r]);
-            const UnitDerivatives derivatives = Cell<MODE>::template derivatives<false>(gates, state, before_state);
+            const UnitDerivatives derivatives =
+                Cell<MODE>::template derivatives<digits_of<T>()>(gates, state, before_state);
             da[j][r] = lane_gradient<MODE>(derivatives, dh, past, sub);
             if constexpr (SINGLE) {
               carry[r] = past;

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float saved[4];
 #pragma unroll
       for (int g = 0; g < 4; ++g) saved[g] = Element<T>::to_float(gates.value[g]);
-      const UnitDerivatives d = Cell<MODE>::template derivatives<false>(saved, c, c_before);
+      const UnitDerivatives d = Cell<MODE>::template derivatives<digits_of<T>()>(saved, c, c_before);
       memory.step.derived[i].gates[thread] = {d.gate[0], d.gate[1], d.gate[2], d.gate[3]};
       const bool exists = unit < hidden && own_column + i < batch_of(s) && (LENGTHS || s < sizes.steps);
       float dh = exists ? Element<T>::to_float(now.dy[own_column + i][own_unit]) : 0;

@@ -373,13 +373,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       gate[r] = sum + reinterpret_cast<const float*>(biases)[(unit[r] - first_unit) * 4 + sub];
     }
     if (!HALF) arrive_sums_read();
-    const UnitForward done = forward_unit<MODE, false>(recurrent, in, carry[0]);
+    const UnitForward done = forward_unit<MODE, digits_of<T>()>(recurrent, in, carry[0]);
     carry[0] = done.carried;
     h[0] = done.h;
 #pragma unroll
     for (int r = 1; r < kRounds; ++r) {
-      gate[r] = Cell<MODE>::template activate<false>(gate[r] + element_value<T>(gate_input[r]), sub, 0);
-      const LaneForward rest = lanes_forward<MODE, false>(gate[r], carry[r], sub);
+      gate[r] = Cell<MODE>::template activate<digits_of<T>()>(gate[r] + element_value<T>(gate_input[r]), sub, 0);
+      const LaneForward rest = lanes_forward<MODE, digits_of<T>()>(gate[r], carry[r], sub);
       carry[r] = rest.carried;
       h[r] = rest.h;
       gate[r] = rest.saved;

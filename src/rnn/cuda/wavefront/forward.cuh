@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const float x = element_value<T>(input[j][r]);
-          value[j][r] = lane_gate<MODE, false, true>(value[j][r], x, bias[r], sub, sizes.relu);
+          value[j][r] = lane_gate<MODE, digits_of<T>(), true>(value[j][r], x, bias[r], sub, sizes.relu);
         }
       }
 
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           h[j][r] = value[j][r];
           if constexpr (kGated) {
             float* const stage = &carried[tile][warp][lane / 4 + r * kTileRows];
-            const LaneForward done = lanes_forward<MODE, false>(value[j][r], SINGLE ? carry[r] : *stage, sub);
+            const LaneForward done = lanes_forward<MODE, digits_of<T>()>(value[j][r], SINGLE ? carry[r] : *stage, sub);
             h[j][r] = done.h;
             finished.gate[j][r] = done.saved;
             finished.c[j][r] = done.carried;

@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         gate[i][3] = is_first ? high : s[i * 4 + 3];
       }
 #pragma unroll
-      for (int g = 0; g < 4; ++g) gate[i][g] = Cell<PRNN_LSTM>::activate<false>(gate[i][g], g, 0);
-      const UnitForward done = Cell<PRNN_LSTM>::forward<false>(gate[i], carried[i]);
+      for (int g = 0; g < 4; ++g) gate[i][g] = Cell<PRNN_LSTM>::activate<digits_of<T>()>(gate[i][g], g, 0);
+      const UnitForward done = Cell<PRNN_LSTM>::forward<digits_of<T>()>(gate[i], carried[i]);
       carried[i] = done.carried;
       h[i] = done.h;
     }

@@ -58,7 +58,7 @@ __device__ __forceinline__ unsigned finish_forward(const ForwardParams& params, 
       const bool wanted = lane.exists && lane.column(r) < columns;
       carried[r] = initial_carried<T, MODE>(dir, int64_t{lane.sequence(r)} * hidden + lane.unit, wanted);
     }
-    done[r] = forward_unit<MODE, false>(recurrent[r], input[r], carried[r]);
+    done[r] = forward_unit<MODE, digits_of<T>()>(recurrent[r], input[r], carried[r]);
     carried[r] = done[r].carried;
   }
 #pragma unroll

@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
                                                    column < group_columns.count(group, current.batch), starts_anew);
         }
 #pragma unroll
-        for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<false>(gate[g], g, 0);
-        const UnitForward done = Cell<MODE>::template forward<false>(gate, carried[0][r]);
+        for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<digits_of<T, true>()>(gate[g], g, 0);
+        const UnitForward done = Cell<MODE>::template forward<digits_of<T, true>()>(gate, carried[0][r]);
         carried[0][r] = done.carried;
         const uint32_t staged = column * io.kStagedColumn + own_unit * sizeof(T);
         store_shared_element<T>(io.staged_h() + staged, done.h);
