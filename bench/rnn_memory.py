@@ -36,7 +36,7 @@ class Case:
         name = " ".join(option for option in (self.cell, f"{self.layers} x {self.hidden}", *options) if option)
         return f"{name} | {self.type}"
 
-    def module(self, package: object, **options: object) -> torch.nn.Module:
+    def module(self, package: object, device: str = "cuda", **options: object) -> torch.nn.Module:
         if self.projection:
             options["proj_size"] = self.projection
         made: torch.nn.Module = getattr(package, self.cell)(
@@ -45,7 +45,7 @@ class Case:
             self.layers,
             bidirectional=self.bidirectional,
             dropout=self.dropout,
-            device="cuda",
+            device=device,
             dtype=getattr(torch, self.type),
             **options,
         )

@@ -97,6 +97,21 @@ class RnnCase:
     def reserve_size(self) -> int:
         return self.size("GetRNNTrainingReserveSize")
 
+    def least_reserve_size(self) -> int:
+        """That of prnnGetRNNTempSpaceSizes, with which the backward calls run once."""
+        work, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        capi.check(
+            "GetRNNTempSpaceSizes",
+            handle=self.handle.pointer,
+            rnnDesc=self.rnn.pointer,
+            fwdMode=1,
+            seqLength=len(self.batch_sizes),
+            xDesc=self.x_desc,
+            workSpaceSize=ctypes.byref(work),
+            reserveSpaceSize=ctypes.byref(reserve),
+        )
+        return reserve.value
+
     def size(self, name: str) -> int:
         return capi.size_from(
             name,

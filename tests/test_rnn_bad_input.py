@@ -237,7 +237,7 @@ def test_workspace(case: RnnCase, name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS[1:])
 def test_reserve_space(case: RnnCase, name: str) -> None:
-    needed = case.reserve.numel()
+    needed = case.least_reserve_size()
     assert_refused(case, name, {"reserveSpace": None}, "reserveSpace is NULL")
     for size in (0, needed - 1):
         text = f"reserveSpaceSizeInBytes is {size}; this call needs {needed} bytes"
@@ -321,7 +321,8 @@ class TestQueries:
         inference, training = self.both_sizes(case, fwdMode=0), self.both_sizes(case, fwdMode=1)
         assert inference[0] == training[0] == capi.SUCCESS
         assert max(inference[1], training[1]) == case.size("GetRNNWorkspaceSize")
-        assert (inference[2], training[2]) == (0, case.size("GetRNNTrainingReserveSize"))
+        assert inference[2] == 0
+        assert 0 < training[2] < case.size("GetRNNTrainingReserveSize")
 
     @pytest.mark.parametrize(
         ("changes", "text"),

@@ -45,6 +45,10 @@ def large_results() -> dict[str, torch.Tensor]:
             case = RnnCase(stack, batches, dtype)
             case.train()
             results |= {f"{mode} {dtype} {sum(batches)} {name}": value for name, value in case.results().items()}
+            case.reserve = case.reserve[: case.least_reserve_size()]
+            case.data["dw"].zero_()
+            case.train()
+            results |= {f"{mode} {dtype} {sum(batches)} least {name}": value for name, value in case.results().items()}
         narrow = NARROW if mode == reference.LSTM else reference.Stack(mode, 9, 20, 2, 2)
         for batches in [130] * 4, [150, 90, 90, 61], [133]:
             case = RnnCase(narrow, batches, torch.float32)

@@ -40,18 +40,7 @@ class CudaCase(RnnCase):
         capi.check("SetRNNBackend", rnnDesc=self.rnn.pointer, backend=0)
 
     def reserve_size(self) -> int:
-        work, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        capi.check(
-            "GetRNNTempSpaceSizes",
-            handle=self.handle.pointer,
-            rnnDesc=self.rnn.pointer,
-            fwdMode=1,
-            seqLength=len(self.batch_sizes),
-            xDesc=self.x_desc,
-            workSpaceSize=ctypes.byref(work),
-            reserveSpaceSize=ctypes.byref(reserve),
-        )
-        return reserve.value
+        return self.least_reserve_size()
 
     def make_data(self) -> None:
         super().make_data()

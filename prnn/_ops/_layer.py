@@ -305,9 +305,7 @@ class Layer:
 
     def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sequence[int], reserve_size: int) -> bool:
         """Whether the backward pass leaves gradients where the gates were, so that it can run once: always cuDNN's, and
-        the resident kernels' where the reserve space is too small for both."""
-        if self.device.type != "cuda":
-            return False
+        the other kernels' where the reserve space is too small for both."""
         config = self.settled(handle, batch_sizes, is_traced=True)
         if config.backend == BACKENDS["cudnn"]:
             return True

@@ -16,7 +16,8 @@ struct ReserveHeader {
   TrainingStage stage;
   uint64_t offset;         // of the backend's arrays, from the end of the header
   uint64_t extras, masks;  // fingerprints of what prnnSetRNNExtras and prnnSetRNNMasks gave
-  uint64_t unused[2];
+  uint64_t keeps_gates;
+  uint64_t unused;
 };
 static_assert(sizeof(ReserveHeader) == 64, "the backend's part stays aligned to a cache line");
 
@@ -102,7 +103,8 @@ uint64_t fingerprint_of_masks(const RnnProblem& problem) {
 
 size_t reserve_header_size(const prnnContext& context) { return context.is_cpu() ? sizeof(ReserveHeader) : 0; }
 
-void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage) {
+void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage,
+                   bool keeps_gates) {
   if (!context.is_cpu()) return;
   const ReserveHeader header{kMagic,
                              fingerprint(problem),
@@ -110,7 +112,8 @@ void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& 
                              Carver::offset(after_header(reserve)),
                              fingerprint_of_extras(problem),
                              fingerprint_of_masks(problem),
-                             {}};
+                             keeps_gates,
+                             0};
   std::memcpy(reserve, &header, sizeof header);
 }
 
@@ -136,6 +139,26 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
   }
   if (header.stage < stage)
     fail(PRNN_STATUS_BAD_PARAM, "prnnRNNBackwardData has not been called with this reserveSpace");
+  if (stage == TrainingStage::kForward && header.stage > stage && header.keeps_gates == 0) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "prnnRNNBackwardData has been called with this reserveSpace and has written gradients over the gates in it; "
+         "call prnnRNNForwardTraining again, or give the calls a reserveSpace of prnnGetRNNTrainingReserveSize bytes");
+  }
+}
+
+bool reserve_keeps_gates(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
+                         size_t size) {
+  ReserveHeader header;
+  std::memcpy(&header, reserve, sizeof header);
+  const bool keeps = header.keeps_gates != 0;
+  const size_t needed = sizeof header + backend.reserve_size(handle, problem, keeps);
+  if (size < needed) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "reserveSpaceSizeInBytes is %zu, less than the %zu bytes of this reserveSpace that prnnRNNForwardTraining has "
+         "filled",
+         size, needed);
+  }
+  return keeps;
 }
 
 void settle_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve) {
@@ -145,7 +168,8 @@ void settle_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnPro
   char* const base = static_cast<char*>(after_header(reserve));
   const uint64_t offset = Carver::offset(base);
   if (header.offset == offset) return;
-  std::memmove(base + offset, base + header.offset, backend.reserve_size(handle, problem, false) - Carver::kAlign);
+  const size_t size = backend.reserve_size(handle, problem, header.keeps_gates != 0);
+  std::memmove(base + offset, base + header.offset, size - Carver::kAlign);
   header.offset = offset;
   std::memcpy(reserve, &header, sizeof header);
 }

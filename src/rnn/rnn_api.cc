@@ -64,6 +64,17 @@ void take_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProbl
   args->keeps_gates = size >= header + backend.reserve_size(handle, problem, true);
 }
 
+// The same of a backward call that comes after `stage`.
+template <class Args>
+void take_filled_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
+                         size_t size, TrainingStage stage, Args* args) {
+  take_reserve(handle, backend, problem, reserve, size, args);
+  if (!handle->is_cpu()) return;
+  require_stage(*handle, reserve, problem, stage);
+  args->keeps_gates = reserve_keeps_gates(handle, backend, problem, reserve, size);
+  settle_reserve(handle, backend, problem, const_cast<void*>(reserve));
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -105,7 +116,7 @@ extern "C" prnnStatus_t prnnRNNForwardTraining(
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     backend.forward(handle, problem, args);
-    stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kForward);
+    stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kForward, args.keeps_gates);
   });
 }
 
@@ -150,11 +161,10 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
                                      {problem.extras.dresetCx, "extras->dresetCx"}});
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
-    take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
-    require_stage(*handle, reserveSpace, problem, TrainingStage::kForward);
-    settle_reserve(handle, backend, problem, const_cast<void*>(reserveSpace));
+    take_filled_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, TrainingStage::kForward,
+                        &args);
     backend.backward_data(handle, problem, args);
-    stamp_reserve(*handle, const_cast<void*>(reserveSpace), problem, TrainingStage::kBackwardData);
+    stamp_reserve(*handle, const_cast<void*>(reserveSpace), problem, TrainingStage::kBackwardData, args.keeps_gates);
   });
 }
 
@@ -184,9 +194,8 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     RnnBackwardWeightsArgs args{x, hx, y, dw, const_cast<void*>(workspace), nullptr};
     args.adds = rnn.wgrad_mode == PRNN_WGRAD_MODE_ADD;
-    take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
-    require_stage(*handle, reserveSpace, problem, TrainingStage::kBackwardData);
-    settle_reserve(handle, backend, problem, const_cast<void*>(reserveSpace));
+    take_filled_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, TrainingStage::kBackwardData,
+                        &args);
     backend.backward_weights(handle, problem, args);
   });
 }

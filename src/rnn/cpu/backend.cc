@@ -33,16 +33,16 @@ class CpuRnnBackend : public RnnBackend {
       default: return half_rnn_workspace_size(p);
     }
   }
-  size_t reserve_size(prnnHandle_t, const RnnProblem& p, bool) const override {
+  size_t reserve_size(prnnHandle_t, const RnnProblem& p, bool keeps_gates) const override {
     switch (p.type) {
-      case PRNN_DATA_FLOAT: return Reserve<float>(p, nullptr).size;
-      case PRNN_DATA_DOUBLE: return Reserve<double>(p, nullptr).size;
-      default: return half_rnn_reserve_size(p);
+      case PRNN_DATA_FLOAT: return Reserve<float>(p, keeps_gates, nullptr).size;
+      case PRNN_DATA_DOUBLE: return Reserve<double>(p, keeps_gates, nullptr).size;
+      default: return half_rnn_reserve_size(p, keeps_gates);
     }
   }
   void forward(prnnHandle_t handle, const RnnProblem& p, const RnnForwardArgs& args) const override {
     use_large_pages(args.workspace, workspace_size(handle, p));
-    if (args.reserve != nullptr) use_large_pages(args.reserve, reserve_size(handle, p, true));
+    if (args.reserve != nullptr) use_large_pages(args.reserve, reserve_size(handle, p, args.keeps_gates));
     switch (p.type) {
       case PRNN_DATA_FLOAT: return cpu_rnn_forward<float>(p, args);
       case PRNN_DATA_DOUBLE: return cpu_rnn_forward<double>(p, args);

@@ -27,7 +27,7 @@ class BackwardDataPass {
 
  public:
   BackwardDataPass(const RnnProblem& problem, const RnnBackwardDataArgs& args)
-      : p_(problem), args_(args), reserve_(problem, args.reserve), ws_(problem, args.workspace) {}
+      : p_(problem), args_(args), reserve_(problem, args.keeps_gates, args.reserve), ws_(problem, args.workspace) {}
 
   void run() {
     std::memset(ws_.zeros, 0, p_.max_batch() * H * sizeof(T));

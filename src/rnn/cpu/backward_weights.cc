@@ -19,7 +19,7 @@ class BackwardWeightsPass {
 
  public:
   BackwardWeightsPass(const RnnProblem& problem, const RnnBackwardWeightsArgs& args)
-      : p_(problem), args_(args), reserve_(problem, args.reserve), ws_(problem, args.workspace) {}
+      : p_(problem), args_(args), reserve_(problem, args.keeps_gates, args.reserve), ws_(problem, args.workspace) {}
 
   void run() const {
     for (int64_t layer = 0; layer < p_.layers; ++layer) {

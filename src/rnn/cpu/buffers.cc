@@ -43,16 +43,17 @@ template int64_t input_rows<float>(const RnnProblem&, bool);
 template int64_t input_rows<double>(const RnnProblem&, bool);
 
 template <class T>
-Reserve<T>::Reserve(const RnnProblem& p, void* base) {
+Reserve<T>::Reserve(const RnnProblem& p, bool keeps_gates, void* base) {
   Carver carver(base);
   const bool lstm = p.mode == PRNN_LSTM, gru = p.mode == PRNN_GRU;
+  const bool keeps = keeps_gates && (lstm || gru);
   const int64_t width = p.recurrences() * p.state();
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     DirectionReserve<T> d;
-    d.gates = carver.take<T>(lstm || gru ? p.rows * p.gates() * p.hidden : 0);
-    d.dgates = carver.take<T>(p.rows * p.gates() * p.hidden);
+    d.gates = carver.take<T>(p.rows * p.gates() * p.hidden);
+    d.dgates = keeps ? carver.take<T>(p.rows * p.gates() * p.hidden) : d.gates;
     d.cells = carver.take<T>(lstm || gru ? p.rows * p.hidden : 0);
-    d.dcandidate = carver.take<T>(gru ? p.rows * p.hidden : 0);
+    d.dcandidate = keeps && gru ? carver.take<T>(p.rows * p.hidden) : d.cells;
     d.unprojected = carver.take<T>(p.projection > 0 ? p.rows * p.hidden : 0);
     d.dh = carver.take<T>(p.projection > 0 ? p.rows * p.projection : 0);
     directions.push_back(d);

@@ -32,9 +32,11 @@ class Carver {
 };
 
 // What a layer's direction keeps from the forward pass to the backward passes; row r is the packed row of x and y.
+// Unless the gates are kept, gates and dgates are one array, and a GRU's cells and dcandidate: a cell's backward kernel
+// reads a unit's elements before it writes them, and nothing else reads them.
 template <class T>
 struct DirectionReserve {
-  T* gates;        // [rows][G H] activated (not RNN)
+  T* gates;        // [rows][G H] activated; RNN: dgates
   T* dgates;       // [rows][G H] gradients of R h + bR; the backward pass writes them
   T* cells;        // LSTM: c, [rows][H]. GRU: R h + bR of gate n
   T* dcandidate;   // GRU: gradient of W x + bW of gate n, [rows][H]
@@ -44,7 +46,8 @@ struct DirectionReserve {
 
 template <class T>
 struct Reserve {
-  Reserve(const RnnProblem& problem, void* base);
+  // keeps_gates: as in RnnBackend::reserve_size().
+  Reserve(const RnnProblem& problem, bool keeps_gates, void* base);
 
   std::vector<DirectionReserve<T>> directions;  // layer * D K + recurrence
   std::vector<T*> outputs;                      // of every layer but the last, [rows][D P], before dropout

@@ -28,7 +28,7 @@ class ForwardPass {
       : p_(problem),
         args_(args),
         training_(args.reserve != nullptr),
-        reserve_(problem, args.reserve),
+        reserve_(problem, args.keeps_gates, args.reserve),
         ws_(problem, training_, args.workspace) {}
 
   void run() {
@@ -103,7 +103,7 @@ class ForwardPass {
     d.mask = mask == nullptr ? nullptr : mask + states;
     d.output = output + index * P;
     const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
-    d.gates = !training_ ? ws_.gates : p_.mode == PRNN_LSTM || p_.mode == PRNN_GRU ? reserve.gates : reserve.dgates;
+    d.gates = training_ ? reserve.gates : ws_.gates;
     d.cells = training_ ? reserve.cells : ws_.cells;
     d.unprojected = training_ ? reserve.unprojected : ws_.unprojected;
     return d;

@@ -43,11 +43,11 @@ struct Copies {
 };
 
 struct HalfReserve {
-  HalfReserve(const RnnProblem& p, void* base) {
+  HalfReserve(const RnnProblem& p, bool keeps_gates, void* base) {
     Carver carver(base);
     y = carver.take<float>(Counts(p).y);
     pass = carver.take<char>(0);
-    size = carver.size() + Reserve<float>(p, nullptr).size;
+    size = carver.size() + Reserve<float>(p, keeps_gates, nullptr).size;
   }
 
   float* y;
@@ -59,8 +59,9 @@ struct HalfReserve {
 template <class S>
 class HalfCall {
  public:
-  HalfCall(const RnnProblem& given, void* workspace, void* reserve)
-      : problem(given), counts(given), copies(given, workspace), kept(given, reserve) {
+  template <class Args>
+  HalfCall(const RnnProblem& given, const Args& args)
+      : problem(given), counts(given), copies(given, args.workspace), kept(given, args.keeps_gates, args.reserve) {
     results_.reserve(kMostResults);
     problem.extras.resetHx = read_h(given.extras.resetHx);
     problem.extras.resetCx = read_c(given.extras.resetCx);
@@ -123,11 +124,13 @@ class HalfCall {
 }  // namespace
 
 size_t half_rnn_workspace_size(const RnnProblem& problem) { return Copies(problem, nullptr).size; }
-size_t half_rnn_reserve_size(const RnnProblem& problem) { return HalfReserve(problem, nullptr).size; }
+size_t half_rnn_reserve_size(const RnnProblem& problem, bool keeps_gates) {
+  return HalfReserve(problem, keeps_gates, nullptr).size;
+}
 
 template <class S>
 void half_rnn_forward(const RnnProblem& problem, const RnnForwardArgs& args) {
-  HalfCall<S> call(problem, args.workspace, args.reserve);
+  HalfCall<S> call(problem, args);
   const bool training = args.reserve != nullptr;
   RnnForwardArgs inner = args;
   inner.x = call.read(args.x, call.counts.x, call.copies.x);
@@ -145,7 +148,7 @@ void half_rnn_forward(const RnnProblem& problem, const RnnForwardArgs& args) {
 
 template <class S>
 void half_rnn_backward_data(const RnnProblem& problem, const RnnBackwardDataArgs& args) {
-  HalfCall<S> call(problem, args.workspace, args.reserve);
+  HalfCall<S> call(problem, args);
   RnnBackwardDataArgs inner = args;
   inner.y = call.kept.y;
   inner.dy = call.read(args.dy, call.counts.y, call.copies.y);
@@ -168,7 +171,7 @@ void half_rnn_backward_data(const RnnProblem& problem, const RnnBackwardDataArgs
 
 template <class S>
 void half_rnn_backward_weights(const RnnProblem& problem, const RnnBackwardWeightsArgs& args) {
-  HalfCall<S> call(problem, args.workspace, args.reserve);
+  HalfCall<S> call(problem, args);
   RnnBackwardWeightsArgs inner = args;
   inner.x = call.read(args.x, call.counts.x, call.copies.x);
   inner.hx = call.read_h(args.hx);

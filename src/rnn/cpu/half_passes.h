@@ -8,7 +8,7 @@
 namespace prnn {
 
 size_t half_rnn_workspace_size(const RnnProblem& problem);
-size_t half_rnn_reserve_size(const RnnProblem& problem);
+size_t half_rnn_reserve_size(const RnnProblem& problem, bool keeps_gates);
 
 template <class S>
 void half_rnn_forward(const RnnProblem& problem, const RnnForwardArgs& args);
