@@ -158,7 +158,8 @@ def test_torchs_operator_runs_what_cudnn_serves(layer: Layer) -> None:
         # Few timesteps with gradients are resident.
         assert find_torchs(layer, 16, training, steps=8) == (not training, not training)
     rnn = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"]))
-    assert [find_torchs(rnn, 4, steps=steps)[0] for steps in (8, 9)] == [True, False]
+    assert [find_torchs(rnn, 4, False, steps=steps)[0] for steps in (8, 9)] == [True, False]
+    assert find_torchs(rnn, 4, True, steps=9) == (True, True)
     layer._set_math(_C.TF32_MATH)
     assert find_torchs(layer, 16) == (True, True)
     layer._may_settle = False

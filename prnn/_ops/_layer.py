@@ -231,7 +231,7 @@ class Layer:
         of its size: then the caller runs the library's once, in this thread, so that a capture finds it ready.
 
         What cuDNN serves in graphs is, but for few timesteps with gradients of gated cells, which the resident kernels
-        have; and few timesteps of RNNs, of which there is so little to do that the host's time counts alone."""
+        have; and RNNs with gradients or few timesteps, which have so little to do that the host's time counts alone."""
         key = (steps, batch, self._math, training)
         found = self._torchs.get(key)
         if found is not None:
@@ -240,7 +240,7 @@ class Layer:
         self.tell_backend(handle, sizes)
         if not self._may_settle:
             found = self.config.backend == BACKENDS["cudnn"]
-        elif not self._is_gated and steps <= _EAGER_STEPS:
+        elif not self._is_gated and (training or steps <= _EAGER_STEPS):
             found = True
         else:
             config, captured = self._find_of_call(handle, sizes, training)
