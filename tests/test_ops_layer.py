@@ -114,6 +114,13 @@ def test_operators_settle_whatever_the_switch_for_tf32(layer: Layer, monkeypatch
     assert double.settled(_C.Handle.cpu(), [8], is_traced=True).backend == BACKENDS["persistent"]
 
 
+def test_what_nothing_serves_is_not_settled(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the error has the reasons of both."""
+    answer = {"supported": False, "reason": "double", "backend": BACKENDS["persistent"], "inference_backend": 2}
+    monkeypatch.setattr(layer.rnn, "query", lambda handle, batch_sizes: answer)
+    assert layer.settled(_C.Handle.cpu(), [4] * 3, is_traced=False) == BEST
+
+
 def of_call(layer: Layer, batch: int, steps: int, training: bool = True) -> str:
     """Of a call of its own, and in parentheses of captured ones where it is given."""
     names = {number: name for name, number in BACKENDS.items()}

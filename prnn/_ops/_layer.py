@@ -192,8 +192,10 @@ class Layer:
         backend = self._choices.get(key := self._size_key(batch_sizes, math))
         if backend is None:
             _make_room(self._choices)
-            estimate = self.plan(handle, batch_sizes, math)["backend"]
-            backend = self._choices[key] = _measured.choose(self._choice_key(key, True), estimate)
+            plan = self.plan(handle, batch_sizes, math)
+            if not plan["supported"] and plan["backend"] == BACKENDS["persistent"]:
+                return self.config  # nothing serves it, and the library says all the reasons
+            backend = self._choices[key] = _measured.choose(self._choice_key(key, True), plan["backend"])
         return self._settled[backend]
 
     def of_call(
