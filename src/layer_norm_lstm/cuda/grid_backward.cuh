@@ -27,6 +27,8 @@ __device__ __forceinline__ GridGate grid_gate(const GridParameters<ROUNDS>& para
                                               float initial_cell, bool runs) {
   using E = Element<T>;
   constexpr Digits kDigits = digits_of<T>();
+  // Of tanh(c) in bfloat16 those of float16: with a register more there would be spills.
+  constexpr Digits kCellDigits = kDigits == Digits::kFloat ? Digits::kFloat : Digits::kHalf;
   const int lane = threadIdx.x % 32, gate = lane % 4;
   GridGate result;
   result.normalized = runs ? E::to_float(saved.gate) : 0;
@@ -36,7 +38,7 @@ __device__ __forceinline__ GridGate grid_gate(const GridParameters<ROUNDS>& para
 #pragma unroll
   for (int g = 0; g < 4; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
   const float gain = parameters.cell_gain[r][lane], bias = parameters.cell_bias[r][lane];
-  const float squashed = hyperbolic_tangent<kDigits>(gain * (runs ? E::to_float(saved.cell) : 0) + bias);
+  const float squashed = hyperbolic_tangent<kCellDigits>(gain * (runs ? E::to_float(saved.cell) : 0) + bias);
   const float kept = E::to_float(saved.cell_before);
   const float before = is_first ? initial_cell : products ? stats_before.y + kept / stats_before.z : gain * kept + bias;
   const float i = value[0], f = value[1], candidate = value[2], o = value[3];
