@@ -185,7 +185,6 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             else:
                 if biases == 0 or (self._zero_biases is not None and self._zero_biases.data_ptr() == address):
                     return
-            self.__dict__.pop("_torchs_calls", None)
             flat = first.new_zeros(sum(sizes) + biases)
             *views, zero_biases = flat.split([*sizes, biases])
             for parameter, view in zip(plain, views, strict=True):

@@ -99,9 +99,12 @@ class RnnCase:
 
     def least_reserve_size(self) -> int:
         """That of prnnGetRNNTempSpaceSizes, with which the backward calls run once."""
-        work, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        capi.check(
-            "GetRNNTempSpaceSizes",
+        return self.temp_space_sizes()[2]
+
+    def temp_space_sizes(self, **changes: Any) -> tuple[int, int, int]:
+        """(status, workspace, reserve space) of prnnGetRNNTempSpaceSizes; 77 and 78 where it says nothing."""
+        work, reserve = ctypes.c_size_t(77), ctypes.c_size_t(78)
+        arguments: dict[str, Any] = dict(
             handle=self.handle.pointer,
             rnnDesc=self.rnn.pointer,
             fwdMode=1,
@@ -110,7 +113,8 @@ class RnnCase:
             workSpaceSize=ctypes.byref(work),
             reserveSpaceSize=ctypes.byref(reserve),
         )
-        return reserve.value
+        status = capi.call("GetRNNTempSpaceSizes", **(arguments | changes))
+        return status, work.value, reserve.value
 
     def size(self, name: str) -> int:
         return capi.size_from(

@@ -301,24 +301,9 @@ class TestQueries:
         increasing = capi.addresses(list(reversed(case.x_descs)))
         self.refused(case, name, "xDesc[1] has batch 3, more than the 2", xDesc=increasing)
 
-    def both_sizes(self, case: RnnCase, **changes: Any) -> tuple[int, int, int]:
-        """(status, workspace, reserve space) of prnnGetRNNTempSpaceSizes."""
-        work, reserve = ctypes.c_size_t(77), ctypes.c_size_t(78)
-        arguments: dict[str, Any] = dict(
-            handle=case.handle.pointer,
-            rnnDesc=case.rnn.pointer,
-            fwdMode=1,
-            seqLength=len(case.batch_sizes),
-            xDesc=case.x_desc,
-            workSpaceSize=ctypes.byref(work),
-            reserveSpaceSize=ctypes.byref(reserve),
-        )
-        status = capi.call("GetRNNTempSpaceSizes", **(arguments | changes))
-        return status, work.value, reserve.value
-
     def test_sizes_of_a_mode(self, case: RnnCase) -> None:
         """Of inference and of training, in one call; the older functions answer for both."""
-        inference, training = self.both_sizes(case, fwdMode=0), self.both_sizes(case, fwdMode=1)
+        inference, training = case.temp_space_sizes(fwdMode=0), case.temp_space_sizes(fwdMode=1)
         assert inference[0] == training[0] == capi.SUCCESS
         assert max(inference[1], training[1]) == case.size("GetRNNWorkspaceSize")
         assert inference[2] == 0
@@ -337,9 +322,9 @@ class TestQueries:
         ],
     )
     def test_sizes_of_a_mode_refused(self, case: RnnCase, changes: dict[str, Any], text: str) -> None:
-        assert self.both_sizes(case, **changes) == (capi.BAD_PARAM, 77, 78)
+        assert case.temp_space_sizes(**changes) == (capi.BAD_PARAM, 77, 78)
         assert text in capi.message(case.handle.pointer)
-        assert self.both_sizes(case, handle=None) == (capi.NOT_INITIALIZED, 77, 78)
+        assert case.temp_space_sizes(handle=None) == (capi.NOT_INITIALIZED, 77, 78)
 
     def test_params_size(self, case: RnnCase) -> None:
         narrow, float_ = capi.tensor([4], capi.DOUBLE), capi.tensor([4, 5, 1], capi.FLOAT)

@@ -1,6 +1,5 @@
 """prnnSetRNNExtras on the GPU, every engine that has it: against the float64 reference."""
 
-import ctypes
 import itertools
 from typing import Any
 
@@ -149,21 +148,12 @@ def test_no_call_writes_beyond_the_workspace_of_a_training_step(
 ) -> None:
     case = GpuCase(reference.Stack(mode, 8, 64), batch_sizes, HALF)
     case.set_extras(extras)
-    workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-    capi.check(
-        "GetRNNTempSpaceSizes",
-        handle=case.handle.pointer,
-        rnnDesc=case.rnn.pointer,
-        fwdMode=1,
-        seqLength=len(batch_sizes),
-        xDesc=case.x_desc,
-        workSpaceSize=ctypes.byref(workspace),
-        reserveSpaceSize=ctypes.byref(reserve),
-    )
-    case.workspace = torch.full((workspace.value + 2**20,), 0x5A, dtype=torch.uint8, device="cuda")
+    status, workspace, _ = case.temp_space_sizes()
+    assert status == 0
+    case.workspace = torch.full((workspace + 2**20,), 0x5A, dtype=torch.uint8, device="cuda")
     for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
-        case.check(name, workSpaceSizeInBytes=workspace.value)
-        assert (case.workspace[workspace.value :] == 0x5A).all(), name
+        case.check(name, workSpaceSizeInBytes=workspace)
+        assert (case.workspace[workspace:] == 0x5A).all(), name
 
 
 def test_inference() -> None:

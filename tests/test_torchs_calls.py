@@ -157,9 +157,7 @@ def test_the_library_is_made_ready_once_a_size(machine: Machine, monkeypatch: py
         module(x[:3])
         module(x)
     assert made == [(True, here), (False, here), (False, here)]
-    thread = threading.Thread(target=lambda: module(x))
-    thread.start()
-    thread.join()
+    run_in_thread(lambda: module(x))
     assert len(made) == 4
     assert made[-1][1] != here
     assert len(calls.zeros) == 4
@@ -168,6 +166,33 @@ def test_the_library_is_made_ready_once_a_size(machine: Machine, monkeypatch: py
     module(x)
     assert len({zeros.data_ptr() for zeros in calls.zeros.values()}) == 2
     assert machine.calls == [True, True, False, False, False, True, True]
+
+
+def run_in_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_the_thread_of_a_backward_pass_is_made_ready(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
+    made: list[int] = []
+    monkeypatch.setattr(_torch_on_cuda.kernels, "run_once", lambda *arguments: made.append(threading.get_ident()))
+    make_ready(module, x)
+    for _ in range(2):
+        output = module(x)[0]
+        run_in_thread(output.sum().backward)
+        assert len(made) == 2
+    assert made[0] == threading.get_ident() != made[1]
+
+
+def test_a_gradient_of_states_alone(machine: Machine) -> None:
+    module, x = small().requires_grad_(False), torch.randn(5, 3, 6, dtype=torch.float64)
+    make_ready(module, x)
+    hx = torch.randn(1, 3, 8, dtype=torch.float64, requires_grad=True)
+    module(x, hx)[0].sum().backward()
+    assert hx.grad is not None
+    assert machine.calls == [True]
 
 
 def test_calls_that_are_the_librarys(machine: Machine) -> None:
@@ -190,7 +215,9 @@ def test_calls_that_are_the_librarys(machine: Machine) -> None:
     torch.func.vmap(lambda some: module(some)[0])(torch.stack([x, x]))
     with torch.autocast("cpu"):
         module(x)
-    for argument, error in ((x.float(), ValueError), (x[..., :5], ValueError), (x.to_sparse(), TypeError)):
+    nested = torch.nested.nested_tensor([x[0], x[1]])
+    bad = ((x.float(), ValueError), (x[..., :5], ValueError), (x.to_sparse(), TypeError), (nested, TypeError))
+    for argument, error in bad:
         with pytest.raises(error):
             module(argument)
     for state in (x, torch.zeros(1, 3, 8), torch.zeros(1, 2, 8).double()):
@@ -270,6 +297,22 @@ def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], mach
     module(x)
     assert not machine.calls
     assert "_torchs_calls" not in vars(module)
+
+
+def test_another_type_at_the_same_place(machine: Machine) -> None:
+    module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
+    make_ready(module, x)
+    module.requires_grad_(False)
+    module.weight_hh_l0.data = module.weight_hh_l0.data.view(torch.int64)
+    with pytest.raises(ValueError, match="a weight has dtype"):
+        module(x)
+    assert not machine.calls
+
+
+def test_replaced_flat_weights_are_not_the_modules(machine: Machine) -> None:
+    module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
+    change_flat_weights(module)
+    assert _torch_on_cuda.torchs_calls(module, x, list(module.parameters()), config_of(module)) is None
 
 
 def test_values_of_parameters_may_change(machine: Machine) -> None:
