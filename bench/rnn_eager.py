@@ -2,8 +2,10 @@
 
     python bench/rnn_eager.py >eager.csv
 
-Wall time of a call, microseconds: inference, a training step with all gradients, and its forward pass alone. Medians of
-turns in random order, of some calls each, on a GPU that nobody else uses. The columns prnn_share and behind that
+Wall time of a call, microseconds: inference, a training step with all gradients, one with the input's alone, as of a
+frozen layer, the forward pass alone of one with all; for one sequence, those of an input (T, I), too; and for up to 8
+timesteps a training step that calls the layer for each. Medians of turns in random order, of some calls each, on a GPU
+that nobody else uses. The columns prnn_share and behind that
 --summary FILE prints are prnn's time over torch.nn's, the geometric mean, and how many points are more than 3 % behind.
 """
 
@@ -25,7 +27,9 @@ import torch
 import prnn
 
 TURNS, CALLS = 5, 6
-KINDS = ("inference", "training step", "forward with gradients")
+INFERENCE, STEP, FROZEN, FORWARD = "inference", "training step", "frozen training step", "forward with gradients"
+ONE, LOOP = "one sequence, {}", "training step, timestep by timestep"
+MOST_LOOPED = 8
 COLUMNS = ["cell", "input", "hidden", "layers", "directions", "batch", "steps", "kind", "torch", "prnn"]
 # Input and hidden size, layers, directions, batch, timesteps.
 SIZES = [
@@ -34,22 +38,39 @@ SIZES = [
 ]
 SIZES += [(10, 64, 1, 1, 64, 50), (5, 32, 1, 1, 32, 10), (8, 64, 1, 1, 8, 128), (64, 64, 2, 1, 16, 30)]
 SIZES += [(32, 32, 1, 2, 16, 30), (3, 16, 2, 2, 8, 20), (64, 128, 3, 1, 4, 20)]
+SIZES += [(64, 64, 2, 1, batch, steps) for batch, steps in itertools.product((1, 16), (1, 2, 4, 8))]
 
 
 def calls_of(module: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor) -> dict[str, Callable[[], object]]:
     leaves = [x, *module.parameters()]
+    one_directional = dy.size(2) == module.hidden_size
 
-    def infer() -> None:
+    def infer(input: torch.Tensor) -> None:
         with torch.no_grad():
-            module(x)
+            module(input)
 
-    return dict(
-        zip(
-            KINDS,
-            (infer, lambda: torch.autograd.grad(module(x)[0], leaves, dy), lambda: module(x)),
-            strict=True,
-        )
-    )
+    def step(input: torch.Tensor, gradient: torch.Tensor) -> None:
+        torch.autograd.grad(module(input)[0], leaves, gradient)
+
+    def step_by_step() -> None:
+        outputs, states = [], None
+        for timestep in x.unsqueeze(1):
+            output, states = module(timestep, states)
+            outputs.append(output)
+        torch.autograd.grad(outputs, leaves, list(dy.unsqueeze(1)))
+
+    found = {
+        INFERENCE: lambda: infer(x),
+        STEP: lambda: step(x, dy),
+        FROZEN: lambda: torch.autograd.grad(module(x)[0], x, dy),
+        FORWARD: lambda: module(x),
+    }
+    if x.size(1) == 1:
+        found[ONE.format(INFERENCE)] = lambda: infer(x[:, 0])
+        found[ONE.format(STEP)] = lambda: step(x[:, 0], dy[:, 0])
+    if one_directional and x.size(0) <= MOST_LOOPED:
+        found[LOOP] = step_by_step
+    return found
 
 
 def time_in_turns(calls: list[Callable[[], object]]) -> list[float]:
@@ -86,7 +107,9 @@ def measure() -> None:
         x = torch.randn(steps, batch, width, device="cuda", requires_grad=True)
         dy = torch.randn(steps, batch, hidden * directions, device="cuda")
         theirs, ours = (calls_of(module, x, dy) for module in modules)
-        for kind in KINDS:
+        for kind in theirs:
+            for module in modules:
+                module.requires_grad_(kind != FROZEN)
             times = (f"{found:.1f}" for found in time_in_turns([theirs[kind], ours[kind]]))
             writer.writerow([cell, width, hidden, layers, directions, batch, steps, kind, *times])
         sys.stdout.flush()

@@ -41,12 +41,13 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-Size = tuple[int, int, bool, bool, int, object]
+Size = tuple[int, int, bool, bool, bool, int, object]
 
 
 class TorchsCalls:
-    """The calls of a module that torch's operator runs: with an input (T, N, I), or (N, T, I) with batch_first, and
-    states, without lengths, resets and masks. To be made anew when an attribute or a parameter of the module changes.
+    """The calls of a module that torch's operator runs: with an input (T, N, I), or (N, T, I) with batch_first, or
+    (T, I), and states, without lengths, resets and masks. To be made anew when an attribute or a parameter of the
+    module changes.
 
     Whatever is looked at in every call takes time, so that a size that has been found once is found at once."""
 
@@ -73,10 +74,11 @@ class TorchsCalls:
         }
         self.nothing = stack.nothing(input)
         # Zeros for states that are not given, of sizes that are torch's (timesteps, sequences, whether there are
-        # gradients and tf32, stream and thread): filled once, in the stream whose calls have them. And sizes that are
-        # not (timesteps, sequences, whether there is tf32 and gradients are enabled).
+        # gradients, those of weights and tf32, stream and thread): filled once, in the stream whose calls have them.
+        # And sizes that are not (timesteps, sequences, whether there is tf32, gradients are enabled, the first weight
+        # wants one).
         self.zeros: dict[Size, Tensor] = {}
-        self.librarys: set[tuple[int, int, bool, bool]] = set()
+        self.librarys: set[tuple[int, int, bool, bool, bool]] = set()
 
     def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None where the call is the library's, which
@@ -84,12 +86,15 @@ class TorchsCalls:
         if type(input) is not Tensor or input.is_nested or input.dtype is not self.dtype or not _undisturbed():
             return None
         shape = input.shape
+        if len(shape) == 2:
+            return self._run_one(module, input, states)
         if len(shape) != 3 or shape[2] != self.input_size:
             return None
         steps, batch = shape[self.time], shape[1 - self.time]
         tf32, is_grad_enabled = allows_tf32_rnn(), _is_grad_enabled()
+        size = (steps, batch, tf32, is_grad_enabled, self.weights[0][1].requires_grad)
         if (
-            (steps, batch, tf32, is_grad_enabled) in self.librarys
+            size in self.librarys
             or input.device != self.device
             or input.layout is not _strided
             or states[2] is not None
@@ -101,7 +106,7 @@ class TorchsCalls:
         ):
             return None
         parameters, dtype = module._parameters, self.dtype
-        wants_grad = input.requires_grad
+        trains = False
         for (name, weight, address), flat in zip(self.weights, module._flat_weights, strict=True):
             if (
                 parameters.get(name) is not weight
@@ -112,15 +117,16 @@ class TorchsCalls:
             ):
                 vars(module).pop("_torchs_calls", None)
                 return None
-            wants_grad = wants_grad or weight.requires_grad
+            trains = trains or weight.requires_grad
+        wants_grad = trains or input.requires_grad
         hx, cx, is_lstm = states[0], states[1], self.stack.is_lstm
         for state in (hx, cx):
             if state is not None:
                 if not self._is_state(state, batch):
                     return None
                 wants_grad = wants_grad or state.requires_grad
-        training = wants_grad and is_grad_enabled
-        key = (steps, batch, training, tf32, _current_stream(self.index), _thread.token)
+        training, trains = wants_grad and is_grad_enabled, trains and is_grad_enabled
+        key = (steps, batch, training, trains, tf32, _current_stream(self.index), _thread.token)
         zeros = self.zeros.get(key)
         is_first = zeros is None
         if zeros is None:
@@ -128,7 +134,7 @@ class TorchsCalls:
             if zeros is None:
                 if len(self.librarys) >= _MOST_SIZES:
                     self.librarys.clear()
-                self.librarys.add((steps, batch, tf32, is_grad_enabled))
+                self.librarys.add(size)
                 return None
         output, hy, cy, _, _ = _cudnn_rnn(
             input,
@@ -138,8 +144,20 @@ class TorchsCalls:
             *self.last[training],
         )
         if is_first and training:
-            output.grad_fn.register_prehook(lambda _: self._make_ready(input, hx, cx))
+            output.grad_fn.register_prehook(lambda _: self._make_ready(input, hx, cx, trains))
         return output, hy, cy, self.nothing
+
+    def _run_one(self, module: Any, input: Tensor, states: Sequence[Tensor | None]) -> Any:
+        """run() of one sequence, (T, I), and states (L D, H)."""
+        if any(state is not None and (type(state) is not Tensor or state.dim() != 2) for state in states):
+            return None
+        batch = 1 - self.time
+        batched = [None if state is None else state.unsqueeze(1) for state in states]
+        results = self.run(module, input.unsqueeze(batch), batched)
+        if results is None:
+            return None
+        output, hy, cy, nothing = results
+        return output.squeeze(batch), hy.squeeze(1), cy.squeeze(1) if self.stack.is_lstm else cy, nothing
 
     def _is_state(self, state: Tensor, batch: int) -> bool:
         return (
@@ -154,36 +172,37 @@ class TorchsCalls:
 
     def _zeros(self, key: Size, input: Tensor, hx: Tensor | None, cx: Tensor | None) -> Tensor | None:
         """Of a size that is torch's, which this makes one of those that are known."""
-        steps, batch, training, *_ = key
-        if not self.takes[training] or not (0 < steps <= _MOST_STEPS and 0 < batch <= _MOST_BATCH):
+        steps, batch, training, trains, *_ = key
+        if not self.takes[trains] or not (0 < steps <= _MOST_STEPS and 0 < batch <= _MOST_BATCH):
             return None
-        if not self._is_cudnns(input, hx, cx, training):
+        if not self._is_cudnns(input, hx, cx, training, trains):
             return None
         if len(self.zeros) >= _MOST_SIZES:
             self.zeros.clear()
         known = list(self.zeros.items())  # to which another thread may add
-        like = next((zeros for other, zeros in known if other[1] == batch and other[4] == key[4]), None)
+        like = next((zeros for other, zeros in known if other[1] == batch and other[5] == key[5]), None)
         if like is None:
             with torch.inference_mode(False):
                 like = input.new_zeros(self.stack.states, batch, self.config.hidden_size)
         self.zeros[key] = like
         return like
 
-    def _is_cudnns(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> bool:
+    def _is_cudnns(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool, trains: bool) -> bool:
         """Whether cuDNN serves the call. In the first of its size in this thread the library runs it, too, so that what
         it has there is ready when a call is captured."""
         stack = layer(self.config, self.dtype, self.input_size, self.device)  # this thread's
         x = input.transpose(0, 1) if self.time else input
         with device_of(input):
             stack.follow_precision()
-            serves, is_first = stack.find_torchs(handle(self.device), x.size(0), x.size(1), training=training)
+            library, wanted = handle(self.device), {"training": training, "trains": trains}
+            serves, is_first = stack.find_torchs(library, x.size(0), x.size(1), **wanted)
             if serves and is_first:
                 kernels.run_once((x, hx, cx), self.packed, self.config, training)
         return serves
 
-    def _make_ready(self, input: Tensor, hx: Tensor | None, cx: Tensor | None) -> None:
+    def _make_ready(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, trains: bool) -> None:
         """The same in the thread of a backward pass, which has a library handle of its own."""
-        self._is_cudnns(input, hx, cx, True)
+        self._is_cudnns(input, hx, cx, True, trains)
 
 
 def torchs_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> TorchsCalls | None:

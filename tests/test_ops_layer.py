@@ -151,28 +151,44 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
     assert of_call(layer, 32, 7, training=False) == "cudnn"
 
 
-def find_torchs(layer: Layer, batch: int, training: bool = True, steps: int = 12) -> tuple[bool, bool]:
-    return layer.find_torchs(_C.Handle.cpu(), steps, batch, training=training)
+def find_torchs(layer: Layer, batch: int, kind: str = "trains", steps: int = 12) -> tuple[bool, bool]:
+    kinds = {"training": kind != "inference", "trains": kind == "trains"}
+    return layer.find_torchs(_C.Handle.cpu(), steps, batch, **kinds)
 
 
 def test_torchs_operator_runs_what_cudnn_serves(layer: Layer) -> None:
-    for training in (True, False):
-        assert find_torchs(layer, 16, training) == (True, True)  # the library's is made ready once a size
-        assert find_torchs(layer, 16, training) == (True, False)
-        assert find_torchs(layer, 4, training) == (False, False)
+    for kind in ("trains", "inference"):
+        for steps in (8, 12):
+            assert find_torchs(layer, 16, kind, steps) == (True, True)  # the library's is made ready once a size
+            assert find_torchs(layer, 16, kind, steps) == (True, False)
+            assert find_torchs(layer, 4, kind, steps) == (False, False)
         with warnings.catch_warnings(record=True):
-            assert find_torchs(layer, 65, training) == (True, True)
-        # Few timesteps with gradients are resident.
-        assert find_torchs(layer, 16, training, steps=8) == (not training, not training)
-    rnn = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"]))
-    assert [find_torchs(rnn, 4, False, steps=steps)[0] for steps in (8, 9)] == [True, False]
-    assert find_torchs(rnn, 4, True, steps=9) == (True, True)
+            assert find_torchs(layer, 65, kind) == (True, True)
     layer._set_math(_C.TF32_MATH)
     assert find_torchs(layer, 16) == (True, True)
     layer._may_settle = False
     assert find_torchs(layer, 17) == (False, False)
     cudnns = Layer(BEST._replace(backend=BACKENDS["cudnn"]), torch.float32, 3, CPU)
     assert find_torchs(cudnns, 17) == (True, True)
+
+
+def test_torchs_operator_runs_what_has_little_to_do(layer: Layer) -> None:
+    def found(of: Layer, kind: str, *steps: int) -> list[bool]:
+        return [find_torchs(of, 4, kind, count)[0] for count in steps]
+
+    frozen = "trains no weight"
+    assert found(layer, frozen, 128, 129) == [True, False]
+    assert found(layer, "inference", 1) == found(layer, "trains", 1) == [False]
+    wide = on_a_gpu(torch.float32, BEST._replace(hidden_size=129))
+    assert found(wide, frozen, 1) == [False]
+    two = on_a_gpu(torch.float32, BEST._replace(num_layers=2))
+    assert found(two, frozen, 64, 65) == [True, False]
+    rnn = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"]))
+    assert found(rnn, frozen, 128, 129) == found(rnn, "trains", 128, 129) == [True, False]
+    assert found(rnn, "inference", 8, 9) == [True, False]
+    both = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"], bidirectional=True, num_layers=2))
+    assert found(both, "trains", 32, 33) == [True, False]
+    assert found(both, "inference", 8, 9) == [True, False]
 
 
 def test_layers_whose_calls_may_be_torchs() -> None:
@@ -182,8 +198,11 @@ def test_layers_whose_calls_may_be_torchs() -> None:
 
     assert takes() == takes(torch.float64) == takes(mode=MODES["RNN_RELU"], hidden_size=256) == (True, True)
     assert takes(backend=BACKENDS["cudnn"]) == (True, True)
-    inference = [{"mode": MODES["LSTM"]}, {"num_layers": 2}, {"bidirectional": True}]
-    assert {takes(**options) for options in inference} == {(True, False)}
+    several = [{"num_layers": 2}, {"bidirectional": True}]
+    rnn = {"mode": MODES["RNN_TANH"]}
+    assert {takes(**rnn, **options) for options in several} == {(True, True)}
+    many = [{**rnn, "num_layers": 3}, {**rnn, "num_layers": 2, "bidirectional": True}]
+    assert {takes(**options) for options in ({"mode": MODES["LSTM"]}, *several, *many)} == {(True, False)}
     never: list[dict[str, Any]] = [
         {"backend": BACKENDS["persistent"]},
         {"hidden_size": 257},

@@ -73,6 +73,34 @@ def test_inference(cell: str, options: dict[str, Any], dtype: torch.dtype, calls
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_gradients_of_no_weight(cell: str, options: dict[str, Any], calls: list[int]) -> None:
+    theirs, ours = (module.requires_grad_(False) for module in layers(cell, **options))
+    ours.backend = "best"
+    x = torch.randn(9, 5, 20, dtype=torch.float64, requires_grad=True)
+    states = make_states(theirs, 5)
+    expected = train_step(theirs, {}, x, states)
+    for _ in range(3):
+        assert_near(
+            train_step(ours, {}, moved(x, torch.float32), moved(states, torch.float32)), expected, torch.float32
+        )
+    assert len(calls) == 2  # the first one is the library's
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_sequence(cell: str, batch_first: bool, calls: list[int]) -> None:
+    theirs, ours = layers(cell, batch_first=batch_first)
+    x = torch.randn(11, 20, dtype=torch.float64)
+    expected = theirs(x)
+    with torch.no_grad():
+        for _ in range(3):
+            for found, wanted in zip(_flat(ours(x.to("cuda", torch.float32))), _flat(expected), strict=True):
+                torch.testing.assert_close(found.double().cpu(), wanted, rtol=1e-5, atol=1e-5)
+    assert len(calls) == 2
+
+
 def _flat(results: Any) -> Iterator[torch.Tensor]:
     output, states = results
     yield output

@@ -186,6 +186,40 @@ def test_the_thread_of_a_backward_pass_is_made_ready(machine: Machine, monkeypat
     assert made[0] == threading.get_ident() != made[1]
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("has_states", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_sequence(cell: str, has_states: bool, batch_first: bool, machine: Machine) -> None:
+    module, again = (small(cell, batch_first=batch_first).requires_grad_(False) for _ in range(2))
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    states = None
+    if has_states:
+        pair = [torch.randn(1, 8, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        states = tuple(pair) if cell == "LSTM" else pair[0]
+    make_ready(module, x)
+    leaves = [x, *(flat((x, states))[1:] if has_states else [])]
+    for _ in range(2):
+        found, expected = flat(module(x, states)), flat(again(x, states))
+        torch.testing.assert_close(found, expected)
+        total = [sum(result.sum() for result in results) for results in (found, expected)]
+        torch.testing.assert_close(*(torch.autograd.grad(one, leaves) for one in total))
+    assert machine.calls == [True] * 2
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_gradients_of_no_weight(cell: str, options: dict[str, Any], machine: Machine) -> None:
+    """A frozen layer: and the same one when it trains."""
+    module, again = small(cell, **options).requires_grad_(False), small(cell, **options)
+    x = torch.randn(5, 3, 6, dtype=torch.float64, requires_grad=True)
+    make_ready(module, x)
+    for trains in (False, True, False):
+        module.requires_grad_(trains)
+        ours, wanted = (torch.autograd.grad(one(x)[0].sum(), x)[0] for one in (module, again))
+        torch.testing.assert_close(ours, wanted)
+    assert machine.calls == [True] * (2 if cell == "LSTM" or options else 3)
+
+
 def test_a_gradient_of_states_alone(machine: Machine) -> None:
     module, x = small().requires_grad_(False), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
@@ -202,7 +236,7 @@ def test_calls_that_are_the_librarys(machine: Machine) -> None:
     module(x, transposed)
     module(x, lengths=[5, 2, 1])
     module(x, reset=torch.zeros(5, 3, dtype=torch.bool))
-    module(x[:, 0])
+    module(x[:, 0], torch.randn(1, 16, dtype=torch.float64)[:, ::2])
     module(torch.randn(129, 1, 6, dtype=torch.float64))
     module(torch.randn(2, 65, 6, dtype=torch.float64))
     module(x[:, :0])
@@ -220,9 +254,14 @@ def test_calls_that_are_the_librarys(machine: Machine) -> None:
     for argument, error in bad:
         with pytest.raises(error):
             module(argument)
-    for state in (x, torch.zeros(1, 3, 8), torch.zeros(1, 2, 8).double()):
+    for state in (x, torch.zeros(1, 3, 8), torch.zeros(1, 2, 8).double(), torch.zeros(1, 8).double()):
         with pytest.raises(ValueError, match="hx has"):
             module(x, state)
+    for state in (torch.zeros(1, 3, 8).double(), torch.zeros(1, 8), torch.zeros(1, 7).double()):
+        with pytest.raises(ValueError, match="hx has"):
+            module(x[:, 0], state)
+    with pytest.raises(TypeError, match="hx is"):
+        module(x[:, 0], [1])
     with pytest.raises(ValueError, match="reset_hx is given"):
         module(x, reset_hx=torch.zeros(1, 3, 8).double())
     with pytest.raises(ValueError, match="0 timesteps"):
@@ -237,7 +276,7 @@ def test_a_resident_layers_sizes_are_looked_up_once(machine: Machine, monkeypatc
     calls = make_ready(module, x)
     asked: list[int] = []
 
-    def find(self: Any, handle: object, steps: int, batch: int, *, training: bool) -> tuple[bool, bool]:
+    def find(self: Any, handle: object, steps: int, batch: int, *, training: bool, trains: bool) -> tuple[bool, bool]:
         asked.append(steps)
         return False, False
 

@@ -36,6 +36,10 @@ _MOST_CUDNN_STEPS = 65535
 _EAGER_STEPS, _EAGER_BATCH, _EAGER_WIDTH = 8, 64, 256
 _EAGER_RNN_STEPS = 2
 
+# Of a layer whose calls torch's operator may serve, timesteps of all layers and directions up to which the host's time
+# counts alone; and units of gated cells, of which more take cuDNN several times as long.
+_EAGER_WORK, _EAGER_UNITS = 128, 128
+
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
 
@@ -116,7 +120,7 @@ class Layer:
         self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
         self._of_calls: dict[tuple[int, int, int, int, bool], tuple[Config, Config]] = {}
         self.takes_torchs = _takes_torchs(config, dtype, input_size, device)
-        self._torchs: dict[tuple[int, int, int, bool], bool] = {}
+        self._torchs: dict[tuple[int, int, int, bool, bool], bool] = {}
         self._served: dict[int, Layer] = {}  # with a backend
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
         self._plans: dict[SizeKey, dict[str, Any]] = {}
@@ -228,26 +232,30 @@ class Layer:
         serves = self.is_small and len(batch_sizes) <= most_steps and batch_sizes[0] <= _EAGER_BATCH
         return self._settled[BACKENDS["persistent"]] if serves and plan["supported"] else captured, captured
 
-    def find_torchs(self, handle: "_C.Handle", steps: int, batch: int, *, training: bool) -> tuple[bool, bool]:
+    def find_torchs(
+        self, handle: "_C.Handle", steps: int, batch: int, *, training: bool, trains: bool
+    ) -> tuple[bool, bool]:
         """Of a layer that takes_torchs: whether a call of its own is torch's operator's, and whether this is the first
         of its size: then the caller runs the library's once, in this thread, so that a capture finds it ready.
+        training: with gradients; trains: with some weight's, too.
 
-        What cuDNN serves in graphs is, but for few timesteps with gradients of gated cells, which the resident kernels
-        have; and RNNs with gradients or few timesteps, which have so little to do that the host's time counts alone."""
-        key = (steps, batch, self._math, training)
+        What cuDNN serves in graphs is; and calls that have so little to do that the host's time counts alone: of RNNs,
+        and of gated cells those with gradients, but for weights'."""
+        key = (steps, batch, self._math, training, trains)
         found = self._torchs.get(key)
         if found is not None:
             return found, False
         sizes = [batch] * steps
         self.tell_backend(handle, sizes)
+        is_light = training and not trains and self.hidden_size <= _EAGER_UNITS if self._is_gated else True
+        most = (_EAGER_WORK if training else _EAGER_STEPS) if is_light else 0
         if not self._may_settle:
             found = self.config.backend == BACKENDS["cudnn"]
-        elif not self._is_gated and (training or steps <= _EAGER_STEPS):
+        elif steps * (self.states if training else 1) <= most:
             found = True
         else:
-            config, captured = self._find_of_call(handle, sizes, training)
-            is_cudnns = captured.backend == BACKENDS["cudnn"] or captured is self.config
-            found = is_cudnns and (config is captured or not training)
+            _, captured = self._find_of_call(handle, sizes, training)
+            found = captured.backend == BACKENDS["cudnn"] or captured is self.config
         self._torchs[key] = found
         return found, found
 
@@ -376,14 +384,14 @@ class Layer:
 
 
 def _takes_torchs(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> tuple[bool, bool]:
-    """Whether calls of a layer that cuDNN serves may be torch's operator's, in inference and with gradients: small
-    layers. Of an LSTM with gradients, and of several layers, torch's node asks cuDNN for each matrix's place."""
+    """Whether calls of a layer that cuDNN serves may be torch's operator's, without gradients of weights and with them:
+    small layers. torch's node asks cuDNN for each matrix's place, with many of which it takes longer than prnn's."""
     is_plain = device.type == "cuda" and config.backend != BACKENDS["persistent"]
     is_plain &= dtype in (torch.float32, torch.float64) and max(config.hidden_size, input_size) <= _EAGER_WIDTH
     is_plain &= config.dropout == 0 and config.zoneout == 0 and config.mask_kinds == 0 and config.heads == 1
     is_plain &= config.proj_size == 0 and not config.return_cells and not config.has_reset
-    is_one = config.num_layers == 1 and not config.bidirectional
-    return is_plain, is_plain and is_one and config.mode != MODES["LSTM"]
+    most = {MODES["LSTM"]: 0, MODES["GRU"]: 1}.get(config.mode, 2)
+    return is_plain, is_plain and config.num_layers * (2 if config.bidirectional else 1) <= most
 
 
 def _make_room(cache: dict[Any, Any]) -> None:
