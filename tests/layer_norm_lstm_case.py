@@ -1,6 +1,7 @@
 """Arguments of torch.ops.prnn.layer_norm_lstm, and its results beside the reference's in float64."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,11 +67,17 @@ class Case:
 
 
 def results(
-    case: Case, dtype: torch.dtype, device: str, use_reference: bool, *, rounds_to_tf32: bool = False
+    case: Case,
+    dtype: torch.dtype,
+    device: str,
+    use_reference: bool,
+    *,
+    rounds_to_tf32: bool = False,
+    moves: Callable[[Tensor], Tensor] = lambda array: array,
 ) -> dict[str, Tensor]:
     """y, cy and all gradients, by name, in float64 on the CPU. The reference computes in float64 on dtype's values, and
-    rounds the factors of the recurrent products where it is to."""
-    arrays = case.arrays(dtype, device)
+    rounds the factors of the recurrent products where it is to. What is given has been moved to another place."""
+    arrays = [None if array is None else moves(array) for array in case.arrays(dtype, device)]
     if use_reference:
         arrays = [None if array is None else array.double() for array in arrays[:10]] + arrays[10:]
     for array in arrays[:8]:
@@ -84,7 +91,7 @@ def results(
     generator = torch.Generator().manual_seed(5)
     dy = torch.randn(y.shape, generator=generator, dtype=torch.float64)
     dcy = torch.randn(cy.shape, generator=generator, dtype=torch.float64)
-    weights = [gradient.to(dtype).to(y) for gradient in (dy, dcy)]
+    weights = [moves(gradient.to(dtype).to(y)) for gradient in (dy, dcy)]
     torch.autograd.backward([y, cy], weights)
     found = {"y": y.detach(), "cy": cy.detach()}
     found |= {

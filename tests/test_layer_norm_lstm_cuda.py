@@ -52,18 +52,34 @@ def engine_of(case: Case, dtype: torch.dtype) -> str:
 
 
 @pytest.mark.parametrize("normalize", KINDS)
-@pytest.mark.parametrize(("hidden", "batch"), [(7, 1), (33, 3), (600, 2)])
+@pytest.mark.parametrize(("hidden", "batch"), [(7, 1), (33, 3), (600, 2), (1100, 2)])
 def test_steps_in_float64(hidden: int, batch: int, normalize: str) -> None:
     case = Case(5, batch, hidden, normalize)
     assert engine_of(case, torch.float64) == "steps"
     compare(case, torch.float64, TOLERANCES[torch.float64], "cuda")
 
 
+# One unit a thread, two, and more.
+STEPS_SIZES = [(600, 110), (1024, 65), (1300, 40), (2048, 34), (2100, 1), (2100, 3)]
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
-    case = Case(6, batch, 2100, normalize)
+@pytest.mark.parametrize(("hidden", "batch"), STEPS_SIZES)
+def test_steps(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(6, batch, hidden, normalize)
+    assert engine_of(case, dtype) == "steps"
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(("hidden", "batch"), [(600, 110), (1300, 40), (2100, 3)])
+@OPTIONS
+def test_options_of_steps(
+    options: dict[str, object], hidden: int, batch: int, normalize: str, dtype: torch.dtype
+) -> None:
+    case = Case(**{"steps": 4, "batch": batch, "hidden": hidden, "normalize": normalize, **options})
     assert engine_of(case, dtype) == "steps"
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
@@ -248,3 +264,22 @@ def test_the_largest_layer() -> None:
     expected, _ = reference(x.detach().float(), None, None, recurrent.float(), *(gain.float() for gain in gains))
     assert (y.float() - expected).abs().max() < 0.01
     assert torch.isfinite(x.grad).all()
+
+
+def one_element_further(array: torch.Tensor) -> torch.Tensor:
+    memory = torch.empty(array.numel() + 1, device=array.device, dtype=array.dtype)
+    return memory[1:].view(array.shape).copy_(array)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(("hidden", "batch"), [(600, 110), (2100, 3)])
+def test_steps_load_packs_of_four_where_arrays_allow(
+    hidden: int, batch: int, normalize: str, dtype: torch.dtype
+) -> None:
+    case = Case(3, batch, hidden, normalize, masks=True)
+    aligned = results(case, dtype, "cuda", False)
+    apart = results(case, dtype, "cuda", False, moves=one_element_further)
+    for name, expected in aligned.items():
+        error = (apart[name] - expected).abs().max() / expected.abs().max()
+        assert error <= TOLERANCES[dtype] / 4, name
