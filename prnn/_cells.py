@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ RNNCell = torch.nn.RNNCell
 def check_forget_bias(forget_bias: float | None, bias: bool) -> None:
     if forget_bias is None:
         return
-    if isinstance(forget_bias, bool) or not isinstance(forget_bias, (int, float)) or not math.isfinite(forget_bias):
+    if isinstance(forget_bias, bool) or not isinstance(forget_bias, Real) or not math.isfinite(forget_bias):
         raise ValueError(f"forget_bias is {forget_bias!r}; it must be a finite number, or None for torch's default")
     if not bias:
         raise ValueError(f"forget_bias is {forget_bias}, but bias is False: the gates have none")
@@ -24,7 +25,7 @@ def fill_forget_bias(forget_bias: float, biases: Iterable[tuple[Tensor, Tensor]]
     forget_bias."""
     with torch.no_grad():
         for bias_ih, bias_hh in biases:
-            bias_ih.view(heads, 4, -1)[:, 1].fill_(forget_bias)
+            bias_ih.view(heads, 4, -1)[:, 1].fill_(float(forget_bias))
             bias_hh.view(heads, 4, -1)[:, 1].zero_()
 
 

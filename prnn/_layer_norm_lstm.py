@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from prnn._cells import check_forget_bias
 from prnn._layer_arguments import (
     call_dtypes,
     check_dtype,
@@ -112,6 +113,9 @@ class LayerNormLSTM(NotScriptable):
             raise TypeError(f"eps is {eps!r}; it must be a number")
         if not 0 <= eps < float("inf"):
             raise ValueError(f"eps is {eps}; it must be at least 0")
+        if forget_bias is None:  # torch's default for other layers
+            raise ValueError("forget_bias is None; it must be a finite number")
+        check_forget_bias(forget_bias, True)
         check_dtype(dtype)
         self.input_size = input_size
         self.hidden_size = hidden_size
@@ -119,9 +123,9 @@ class LayerNormLSTM(NotScriptable):
         self.normalize = normalize
         self.batch_first = batch_first
         self.bidirectional = bidirectional
-        self.dropout = dropout
-        self.zoneout = zoneout
-        self.recurrent_dropout = recurrent_dropout
+        self.dropout = float(dropout)
+        self.zoneout = float(zoneout)
+        self.recurrent_dropout = float(recurrent_dropout)
         self.forget_bias = forget_bias
         self.eps = eps
         gates = (4 * hidden_size,)
@@ -171,7 +175,7 @@ class LayerNormLSTM(NotScriptable):
                 else:
                     parameter.zero_()
                     if kind in ("norm_gates_bias", "bias"):
-                        parameter[self.hidden_size : 2 * self.hidden_size] = self.forget_bias
+                        parameter[self.hidden_size : 2 * self.hidden_size] = float(self.forget_bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}x2g.weight" in state_dict:

@@ -10,6 +10,7 @@ from prnn._compiler import disable
 from prnn._layer_arguments import checked_lengths
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
+from prnn._ops._steps import steps_of
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
 __all__ = ["Masks", "lengths_on_device", "masks_of", "run_layer", "run_layers", "run_with_resets"]
@@ -20,14 +21,27 @@ RunStack = Callable[[Tensor, tuple[Tensor | None, Tensor | None], Tensor | None,
 
 
 def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
-    """(N,) int32 on the device of input, (T, N, I). The host does not look at lengths on a GPU."""
+    """(N,) int32 on the device of input, (T, N, I). The host does not look at lengths on a GPU; those on the CPU are
+    constants of a CUDA graph."""
     steps, batch = input.shape[:2]
     lengths = checked_lengths(lengths, batch, input)
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
         for place, length in enumerate(lengths.tolist()):
             if not 1 <= length <= steps:
                 raise ValueError(f"lengths[{place}] is {length}; it must be 1 to {steps}, the timesteps of input")
+        if input.is_cuda and torch.cuda.is_current_stream_capturing():  # which a copy from the host cannot be part of
+            return _constant_lengths(lengths, input)
     return lengths.to(input.device, torch.int32, non_blocking=True)
+
+
+def _constant_lengths(lengths: Tensor, input: Tensor) -> Tensor:
+    """From a padded batch of ones, whose sizes are the copy's constants."""
+    steps, batch = input.shape[:2]
+    sequences = steps_of(input, None, lengths)
+    if not sequences.is_padded:
+        return torch.full((batch,), steps, dtype=torch.int32, device=input.device)
+    ones = torch.ones(sum(sequences.sizes), 1, dtype=torch.int32, device=input.device)
+    return sequences.unpack(ones, (steps, batch, 1)).sum((0, 2), dtype=torch.int32)
 
 
 def masks_of(masks: Masks, index: int, hidden: int, dtype: torch.dtype) -> Masks:

@@ -3,6 +3,7 @@
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -34,9 +35,9 @@ _SATURATES = 44.0
 
 
 def check_probability(value: object, name: str) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not isinstance(value, Real) or isinstance(value, bool):  # NumPy's are, too
         raise TypeError(f"{name} is {value!r}; it must be a number")
-    if not 0 <= value < 1:
+    if not 0 <= float(value) < 1:
         raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
 
 

@@ -107,8 +107,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             raise ValueError(f"proj_size is {self.proj_size}, but heads is {heads}: heads have no projection")
         check_masks(zoneout, recurrent_dropout, self.proj_size)
         self.backend = backend
-        self.zoneout = zoneout
-        self.recurrent_dropout = recurrent_dropout
+        self.zoneout = float(zoneout)
+        self.recurrent_dropout = float(recurrent_dropout)
 
     # Parameters
 

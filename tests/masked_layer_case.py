@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -194,6 +195,29 @@ def check_graph_reads_lengths_anew(module: torch.nn.Module) -> None:
     assert torch.equal(output, expected)
     assert torch.equal(h, states[0])
     assert torch.equal(c, states[1])
+
+
+def check_graph_keeps_lengths_of_the_host(module: torch.nn.Module, lengths: Sequence[int]) -> None:
+    """As above: they are constants of the graph, with gradients, too."""
+    dtype = next(module.parameters()).dtype
+    x = torch.randn(5, len(lengths), 8, device="cuda", dtype=dtype, requires_grad=True)
+
+    def run() -> list[torch.Tensor]:
+        output, (h, c) = module(x, lengths=torch.tensor(lengths))
+        return [output, h, c, *torch.autograd.grad(output.sum() + c.sum(), [x, *module.parameters()])]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            found = run()
+    stream.synchronize()
+    with torch.no_grad():
+        x.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(found, run())
 
 
 def check_packed_sequences_on_gpu(module: torch.nn.Module) -> None:

@@ -314,6 +314,34 @@ def test_types_without_hopper(dtype, tolerance, monkeypatch):
 
 
 @needs_gpu
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_chunks_of_padding(longest, dtype, tf32, monkeypatch):
+    """Lengths on the GPU, which the host does not look at: the cells that there are lie at the front, in a few of the
+    chunks. The same with the lengths on the host."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    leaves, targets, _, _ = case("cuda", dtype, n=3, t=60, u=12, d=24, v=50)
+    frames, symbols = torch.tensor([5, 3, 1]), torch.tensor([4, 0, 2])
+    frames[longest] = 20
+    found = []
+    for device in ("cpu", "cuda"):
+        lengths = frames.to(device), symbols.to(device)
+        loss = prnn.joint_rnnt_loss(*leaves, targets, *lengths, 0, reduction="none", block_elements=50 * 64)
+        found.append(gradients(loss, leaves))
+    assert max(relative_errors(*reversed(found))) < (1e-12 if dtype == torch.float64 else 1e-3)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_gradients_are_zeros_where_no_length_is_valid(dtype):
+    leaves, targets, frames, symbols = case("cuda", dtype, n=3, t=60, u=12, d=24, v=50)
+    loss = prnn.joint_rnnt_loss(*leaves, targets, frames.cuda() + 1000, symbols.cuda(), 0, reduction="none")
+    assert loss.isnan().all()
+    assert all(not gradient.any() for gradient in gradients(loss.nan_to_num(), leaves))
+
+
+@needs_gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 def test_cells_that_hardly_a_path_takes_are_left_out(dtype, tolerance):
     """Most of a long lattice, whose cells lie in several chunks."""

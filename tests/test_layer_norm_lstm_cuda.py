@@ -8,6 +8,7 @@ from layer_norm_lstm_case import Case, compare, results
 from masked_layer_case import (
     check_autocast_on_gpu,
     check_each_replay_draws_masks,
+    check_graph_keeps_lengths_of_the_host,
     check_graph_reads_lengths_anew,
     check_packed_sequences_on_gpu,
 )
@@ -197,6 +198,12 @@ def test_each_replay_of_a_graph_draws_masks(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("hidden", [64, 600])
 def test_a_graph_reads_lengths_anew(hidden: int) -> None:
     check_graph_reads_lengths_anew(prnn.nn.LayerNormLSTM(8, hidden, 2, device="cuda"))
+
+
+@pytest.mark.parametrize("lengths", [(5, 1, 3), (2, 4), (5, 5)], ids=str)
+@pytest.mark.parametrize("hidden", [64, 600])
+def test_a_graph_keeps_lengths_of_the_host(hidden: int, lengths: tuple[int, ...]) -> None:
+    check_graph_keeps_lengths_of_the_host(prnn.nn.LayerNormLSTM(8, hidden, 2, device="cuda"), lengths)
 
 
 def test_packed_sequences() -> None:

@@ -1,6 +1,7 @@
 """Wrong arguments of prnn.nn: an exception that names the argument and its value."""
 
 import re
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,21 @@ def test_forget_bias(layer: Any, value: Any, bias: bool) -> None:
     message = "it must be a finite number" if bias else "forget_bias is 1.0, but bias is False"
     with pytest.raises(ValueError, match=message):
         layer(3, 4, bias=bias, forget_bias=value)
+
+
+@pytest.mark.parametrize("value", ["1", float("nan"), float("inf"), True, torch.ones(8), None], ids=str)
+def test_forget_bias_of_a_layer_norm_lstm(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"forget_bias is (.|\n)*; it must be a finite number"):
+        prnn.nn.LayerNormLSTM(3, 8, forget_bias=value)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), Fraction(1, 2)], ids=repr)
+def test_numbers_of_other_types(number: Any) -> None:
+    module = prnn.nn.LSTM(3, 4, zoneout=number, recurrent_dropout=number, forget_bias=number)
+    assert module.bias_ih_l0[4:8].eq(0.5).all()
+    assert module(X)[0].isfinite().all()
+    assert prnn.nn.LSTM(3, 4, forget_bias=2**70).bias_ih_l0[4] == 2.0**70
+    assert prnn.nn.LayerNormLSTM(3, 4, zoneout=number, forget_bias=number)(X)[0].isfinite().all()
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -8,6 +8,7 @@ from masked_layer_case import (
     check_autocast_on_gpu,
     check_each_replay_draws_masks,
     check_formulas_on_gpu,
+    check_graph_keeps_lengths_of_the_host,
     check_graph_reads_lengths_anew,
     check_packed_sequences_on_gpu,
 )
@@ -55,6 +56,13 @@ def test_each_replay_of_a_graph_draws_masks(hidden: int) -> None:
 
 def test_a_graph_reads_lengths_anew() -> None:
     check_graph_reads_lengths_anew(LSTM(8, 64, 2, device="cuda", zoneout=0.2).eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_graph_keeps_lengths_of_the_host(dtype: torch.dtype) -> None:
+    """On the kernels of LayerNormLSTM, and on the plain ones."""
+    module = LSTM(8, 64, 2, device="cuda", dtype=dtype, zoneout=0.2).eval()
+    check_graph_keeps_lengths_of_the_host(module, (5, 1, 3))
 
 
 def test_packed_sequences() -> None:

@@ -136,10 +136,11 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 
   constexpr int kAtOnce = kWhole && sizeof(Element) <= 4 ? 2 : 1, kParts = kThreads / kRunThreads;
   __shared__ int64_t encoder_rows[kBlockRows], predictor_rows[kBlockRows];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows, left = frames_end(p, frames) - first;
-  if (left <= 0 || (layout.kTiled && base >= (left + kTileRows - 1) / kTileRows * kTileRows)) return;
+  // Rows of a chunk that is all padding are zeros, too, where the products do not ask how many cells there are.
+  if (layout.kTiled && (left <= 0 || base >= (left + kTileRows - 1) / kTileRows * kTileRows)) return;
   // Two warps find the frames of the first and of the last cell, between which the others' are.
   __shared__ int64_t ends[2];
-  if (threadIdx.x < 64) {
+  if (threadIdx.x < 64 && left > 0) {
     const int64_t cell = min(base + (threadIdx.x < 32 ? 0 : kBlockRows - 1), left - 1);
     const int64_t frame = find_frame_by_warp(p, frames, first + cell);
     if (threadIdx.x % 32 == 0) ends[threadIdx.x / 32] = frame;

@@ -82,7 +82,6 @@ __global__ void __launch_bounds__(kColumnThreads* kRowParts)
   __shared__ CellShares<Real> cells[kBlockRows];
   __shared__ Real parts[kRowParts][kCount][kColumnThreads];
   const int64_t first = chunk.first, stride = chunk.joint.padded_classes;
-  if (first >= frames_end(p, chunk.frames)) return;
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const int thread = threadIdx.x, part = threadIdx.y;
   if (part == 0 && thread < kBlockRows)
