@@ -475,6 +475,31 @@ def test_compile_to_graphs_with_dropout(dtype: torch.dtype, training: bool) -> N
     assert not training or module.weight_ih_l0.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("cell", "options"), [("GRU", {}), ("LSTM", {"bidirectional": True, "num_layers": 2})])
+def test_compile_to_graphs_with_lengths_on_the_host(cell: str, options: dict[str, Any], training: bool) -> None:
+    """Which a graph cannot read: the layer's call is between two."""
+    torch.compiler.reset()
+    module = make(prnn.nn, cell, 24, 64, device="cuda", **options).requires_grad_(training)
+    around = torch.nn.Linear(24, 24, device="cuda")
+
+    def call(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return module(around(x).relu(), lengths=lengths)[0].sin()
+
+    run = torch.compile(call, mode="reduce-overhead")
+    for lengths in ([9, 2, 5], [9, 2, 5], [3, 9, 1], [9, 2, 5]):
+        x = torch.randn(9, 3, 24, device="cuda")
+        found = []
+        for function in (run, call):
+            around.zero_grad()
+            with torch.set_grad_enabled(training):
+                output = function(x, torch.tensor(lengths))
+                if training:
+                    output.sum().backward()
+            found.append((output.detach().clone(), around.weight.grad.clone() if training else output.sum()))
+        torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.skipif(not _segments.ASKS_WHILE_COMPILING, reason="torch before 2.11 breaks the graph at resets on a GPU")
 @pytest.mark.parametrize(
     ("cell", "hidden", "dtype", "zoneout"),

@@ -66,21 +66,42 @@ _CONFIG = (
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
 _library = torch.library.Library("prnn", "FRAGMENT")
-_library.define(
-    f"rnn(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor?[] masks, "
-    f"Tensor? seed, SymInt? max_batch, {_CONFIG}, bool train) -> "
-    "(Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-_library.define(
-    "rnn_backward(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, Tensor input, Tensor? hx, "
-    f"Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? recurrent_mask, Tensor output, "
-    f"Tensor reserve, {_CONFIG}, bool[] wanted) -> "
-    "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
+# Of a GPU's layer whose batch_sizes or lengths are on the CPU: inductor must not take such a call into a CUDA graph,
+# whose inputs are copied to the GPU's memory. What torch's compiler sees is one of these below autograd.
+_OF_HOST = "_of_host"
+_TAGS = {"": (), _OF_HOST: tuple(filter(None, [getattr(torch.Tag, "cudagraph_unsafe", None)]))}
+for _suffix, _tags in _TAGS.items():
+    _library.define(
+        f"rnn{_suffix}(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor?[] masks, "
+        f"Tensor? seed, SymInt? max_batch, {_CONFIG}, bool train) -> "
+        "(Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
+        tags=(torch.Tag.pt2_compliant_tag, *_tags),
+    )
+    _library.define(
+        f"rnn_backward{_suffix}(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, "
+        f"Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? recurrent_mask, Tensor output, "
+        f"Tensor reserve, {_CONFIG}, bool[] wanted) -> "
+        "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
+        tags=(torch.Tag.pt2_compliant_tag, *_tags),
+    )
 rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.default
 rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
+
+
+def _rnn_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    run = torch.ops.prnn.rnn_of_host.default if _reads_host(arguments[0], arguments[4:6]) else rnn
+    with torch._C._AutoDispatchBelowAutograd():
+        return run(*arguments)
+
+
+def _rnn_backward_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    run = torch.ops.prnn.rnn_backward_of_host.default if _reads_host(arguments[4], arguments[8:10]) else rnn_backward
+    with torch._C._AutoDispatchBelowAutograd():
+        return run(*arguments)
+
+
+def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:
+    return input.is_cuda and any(given is not None and given.is_cpu for given in sizes)
 
 
 def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor | None] | None) -> None:
@@ -256,8 +277,8 @@ def _rnn_backward_fake(
 
 def _run(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights = inputs
-    with torch._C._AutoDispatchBelowAutograd():
-        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config, True)
+    sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
+    return _rnn_below_autograd(input, hx, cx, weights, *sequences, *config, True)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -404,8 +425,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
         count = arguments[0]
         keep_layouts(ctx, arguments)
         ctx.set_materialize_grads(False)
-        with torch._C._AutoDispatchBelowAutograd():
-            return rnn_backward(*arguments[1:8], list(arguments[-count:]), *arguments[8:-count])
+        return _rnn_backward_below_autograd(*arguments[1:8], list(arguments[-count:]), *arguments[8:-count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -452,9 +472,8 @@ def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
     if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
         return _rnn_function(*data, *sequences, config, *weights)
-    with torch._C._AutoDispatchBelowAutograd():
-        # AOTInductor's programs give None for a list without elements.
-        return rnn(*arguments[:7], arguments[7] or [], *arguments[8:])
+    # AOTInductor's programs give None for a list without elements.
+    return _rnn_below_autograd(*arguments[:7], arguments[7] or [], *arguments[8:])
 
 
 def call(
@@ -517,18 +536,18 @@ def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
     weights = arguments[7]
     if _wants_grad((*arguments[:7], *weights)):
         return _rnn_backward_function(len(weights), *arguments[:7], *arguments[8:], *weights)
-    with torch._C._AutoDispatchBelowAutograd():
-        return rnn_backward(*arguments)
+    return _rnn_backward_below_autograd(*arguments)
 
 
-for _key in ("CPU", "CUDA"):
-    _library.impl("rnn", _rnn, _key)
-    _library.impl("rnn_backward", _rnn_backward, _key)
+for _suffix in _TAGS:
+    for _key in ("CPU", "CUDA"):
+        _library.impl(f"rnn{_suffix}", _rnn, _key)
+        _library.impl(f"rnn_backward{_suffix}", _rnn_backward, _key)
+    torch.library.register_fake(f"prnn::rnn{_suffix}", _rnn_fake, lib=_library)
+    torch.library.register_fake(f"prnn::rnn_backward{_suffix}", _rnn_backward_fake, lib=_library)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
 _library.impl("rnn", functools.partial(rnn_on_cpu, _rnn_of_cast), "AutocastCPU")
 _library.impl("rnn", functools.partial(rnn_on_cuda, _rnn_of_cast), "AutocastCUDA")
 register_vmap(rnn, _library)
 register_vmap(rnn_backward, _library)
-torch.library.register_fake("prnn::rnn", _rnn_fake, lib=_library)
-torch.library.register_fake("prnn::rnn_backward", _rnn_backward_fake, lib=_library)
