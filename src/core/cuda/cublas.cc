@@ -43,6 +43,9 @@ struct Library {
   int (*gemm)(void* handle, int transa, int transb, int m, int n, int k, const void* alpha, const void* a, int a_type,
               int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
               int compute_type, int algorithm) = nullptr;
+  int (*gemms)(void* handle, int transa, int transb, int m, int n, int k, const void* alpha, const void* a, int a_type,
+               int lda, long long a_apart, const void* b, int b_type, int ldb, long long b_apart, const void* beta,
+               void* c, int c_type, int ldc, long long c_apart, int count, int compute_type, int algorithm) = nullptr;
 
   Library() {
     for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"}) {
@@ -53,7 +56,8 @@ struct Library {
       set_stream = reinterpret_cast<decltype(set_stream)>(dlsym(library, "cublasSetStream_v2"));
       set_workspace = reinterpret_cast<decltype(set_workspace)>(dlsym(library, "cublasSetWorkspace_v2"));
       gemm = reinterpret_cast<decltype(gemm)>(dlsym(library, "cublasGemmEx"));
-      if (create && destroy && set_stream && set_workspace && gemm) return;
+      gemms = reinterpret_cast<decltype(gemms)>(dlsym(library, "cublasGemmStridedBatchedEx"));
+      if (create && destroy && set_stream && set_workspace && gemm && gemms) return;
       create = nullptr;
     }
   }
@@ -169,7 +173,7 @@ void destroy_cublas(prnnContext& context) {
 
 void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a,
               const MatrixView& b, double beta, void* c, prnnDataType_t c_type, int64_t c_stride,
-              FloatProduct precision) {
+              FloatProduct precision, int64_t count, int64_t c_apart) {
   if (m == 0 || n == 0) return;
   const CublasState* const state = cuda_state(context).cublas;
   if (state == nullptr) {
@@ -189,11 +193,15 @@ void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alph
   const bool is_small = m <= kFewRows && n * k <= (b.transposed ? kSmallTransposedMatrix : kSmallMatrix);
   const size_t workspace_size = is_float && is_small ? kWorkspaceOfFewRows : kWorkspaceSize;
   if (status == 0) status = cublas().set_workspace(state->handle, workspace, workspace_size);
-  if (status == 0) {
-    status =
-        cublas().gemm(state->handle, b.transposed ? kTranspose : kNormal, a.transposed ? kTranspose : kNormal, sizes[0],
-                      sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type), sizes[3], a.data, cuda_type(a.type),
-                      sizes[4], beta_at, c, cuda_type(c_type), sizes[5], compute, kDefaultAlgorithm);
+  const int b_as = b.transposed ? kTranspose : kNormal, a_as = a.transposed ? kTranspose : kNormal;
+  if (status == 0 && count == 1) {
+    status = cublas().gemm(state->handle, b_as, a_as, sizes[0], sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type),
+                           sizes[3], a.data, cuda_type(a.type), sizes[4], beta_at, c, cuda_type(c_type), sizes[5],
+                           compute, kDefaultAlgorithm);
+  } else if (status == 0) {
+    status = cublas().gemms(state->handle, b_as, a_as, sizes[0], sizes[1], sizes[2], alpha_at, b.data,
+                            cuda_type(b.type), sizes[3], b.apart, a.data, cuda_type(a.type), sizes[4], a.apart, beta_at,
+                            c, cuda_type(c_type), sizes[5], c_apart, narrow(count), compute, kDefaultAlgorithm);
   }
   cudaError_t recorded = cudaSuccess;
   if (workspace == state->workspace) recorded = cudaEventRecord(state->done, context.stream);

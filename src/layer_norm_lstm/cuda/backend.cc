@@ -53,7 +53,7 @@ struct Workspace {
   }
 
   Arena arena;
-  Real* products;  // [N, 4 H] forward: R (m * h_{t-1}); [N, H] backward: R' da
+  Real* products;  // [N, 4 H] forward: R (m * h_{t-1}); [N, H] backward: R' da, or [4, N, H] that add up to it
   Real* carried;   // [N, H]: c; its gradient
   Real* direct;    // [N, H]
   char* masked;    // [N, H]: m * h
@@ -159,15 +159,20 @@ class Pass {
   void run_backward_steps() {
     load_layer_norm_lstm_state<Real>(o_.dataType, N * H, nullptr, ws_.direct, stream_);
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.dcy, ws_.carried, stream_);
+    // R' da, or in 16 bits what each gate gives of it: cuBLAS splits the one product and adds its parts by a kernel.
+    const bool is_split = bytes() == 2 && H % 8 == 0;
+    const int64_t parts = is_split ? 4 : 1, k = 4 * H / parts;
     for (int s = p_.sizes.steps - 1; s >= 0; --s) {
       const bool is_first = s == p_.sizes.steps - 1;
-      run_layer_norm_lstm_backward_step<Real>(o_.dataType, p_, s, is_first ? nullptr : ws_.products, ws_.direct,
-                                              ws_.carried, stream_);
+      run_layer_norm_lstm_backward_step<Real>(o_.dataType, p_, s, is_first ? nullptr : ws_.products,
+                                              static_cast<int>(parts), ws_.direct, ws_.carried, stream_);
       if (s == 0 && p_.dh0 == nullptr) break;
       const char* const da = static_cast<const char*>(p_.da) + p_.row_of(s) * 4 * H * bytes();
-      multiply(N, H, 4 * H, {da, o_.dataType, 4 * H}, {p_.recurrent, o_.dataType, H}, ws_.products, sum_type());
+      run_gemm(*handle_, N, H, k, 1, {da, o_.dataType, 4 * H, false, k}, {p_.recurrent, o_.dataType, H, false, k * H},
+               0, ws_.products, sum_type(), H, precision_of(o_), parts, N * H);
     }
-    store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, ws_.direct, ws_.carried, stream_);
+    store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, static_cast<int>(parts), ws_.direct, ws_.carried,
+                                        stream_);
   }
 
   // All timesteps by the engine's kernel of the problem's type. Returns false where the plan of the pass is steps.

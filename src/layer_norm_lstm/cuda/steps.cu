@@ -31,13 +31,13 @@ __global__ void __launch_bounds__(kThreads) load_state(int64_t elements, const v
 
 template <class T, class Real>
 __global__ void __launch_bounds__(kThreads)
-    store_initial(LayerNormLstmParams<Real> p, const Real* product, const Real* direct, const Real* dc) {
+    store_initial(LayerNormLstmParams<Real> p, const Real* product, int parts, const Real* direct, const Real* dc) {
   const int64_t i = global_thread();
   if (i >= int64_t{p.sizes.batch} * p.sizes.hidden) return;
   if (p.dc0 != nullptr) put<T>(p.dc0, i, dc[i]);
   if (p.dh0 == nullptr) return;
   const Real mask = p.recurrent_mask != nullptr ? get<T, Real>(p.recurrent_mask, i) : 1;
-  put<T>(p.dh0, i, direct[i] + mask * product[i]);
+  put<T>(p.dh0, i, direct[i] + mask * sum_of_parts(p, product, parts, i));
 }
 
 template <class T, class Real>
@@ -130,13 +130,13 @@ void run_layer_norm_lstm_forward_step(prnnDataType_t type, const LayerNormLstmPa
 
 template <class Real>
 void run_layer_norm_lstm_backward_step(prnnDataType_t type, const LayerNormLstmParams<Real>& params, int s,
-                                       const Real* product, Real* direct, Real* dc, cudaStream_t stream) {
+                                       const Real* product, int parts, Real* direct, Real* dc, cudaStream_t stream) {
   with_element<Real>(type, [&](auto t) {
     using T = decltype(t);
     with_pack<T>(params, [&](auto pack) {
       constexpr int V = pack;
       launch_step<V>("backward_step", backward_step<T, Real, V, true>, backward_step<T, Real, V, false>, params, stream,
-                     s, product, direct, dc);
+                     s, product, parts, direct, dc);
     });
   });
 }
@@ -161,10 +161,10 @@ void load_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const voi
 
 template <class Real>
 void store_layer_norm_lstm_initial(prnnDataType_t type, const LayerNormLstmParams<Real>& params, const Real* product,
-                                   const Real* direct, const Real* dc, cudaStream_t stream) {
+                                   int parts, const Real* direct, const Real* dc, cudaStream_t stream) {
   const int64_t elements = int64_t{params.sizes.batch} * params.sizes.hidden;
   with_element<Real>(type, [&](auto t) {
-    store_initial<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(params, product, direct, dc);
+    store_initial<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(params, product, parts, direct, dc);
   });
   check_launch("store_initial");
 }
@@ -193,11 +193,11 @@ void store_layer_norm_lstm_sums(prnnDataType_t type, const LayerNormLstmParams<R
   template void run_layer_norm_lstm_forward_step(prnnDataType_t, const LayerNormLstmParams<Real>&, int, const Real*,   \
                                                  Real*, void*, cudaStream_t);                                          \
   template void run_layer_norm_lstm_backward_step(prnnDataType_t, const LayerNormLstmParams<Real>&, int, const Real*,  \
-                                                  Real*, Real*, cudaStream_t);                                         \
+                                                  int, Real*, Real*, cudaStream_t);                                    \
   template void mask_layer_norm_lstm_state<Real>(prnnDataType_t, int64_t, const void*, const void*, void*,             \
                                                  cudaStream_t);                                                        \
   template void load_layer_norm_lstm_state(prnnDataType_t, int64_t, const void*, Real*, cudaStream_t);                 \
-  template void store_layer_norm_lstm_initial(prnnDataType_t, const LayerNormLstmParams<Real>&, const Real*,           \
+  template void store_layer_norm_lstm_initial(prnnDataType_t, const LayerNormLstmParams<Real>&, const Real*, int,      \
                                               const Real*, const Real*, cudaStream_t);                                 \
   template void gather_layer_norm_lstm_states(prnnDataType_t, const LayerNormLstmParams<Real>&, void*, cudaStream_t);  \
   template void store_layer_norm_lstm_sums(prnnDataType_t, const LayerNormLstmParams<Real>&, int64_t, int, int, void*, \

@@ -18,11 +18,12 @@ template <class Real>
 void run_layer_norm_lstm_forward_step(prnnDataType_t type, const LayerNormLstmParams<Real>& params, int s,
                                       const Real* product, Real* c, void* masked, cudaStream_t stream);
 
-// `product`: {N, H}, R' da of the step after, NULL at the last one. `direct`, `dc`: {N, H}, the gradient of h that went
-// past the matrix and that of c, of step s and then of the one before.
+// `product`: {parts, N, H}, one, or in 16 bits up to four, that add up to R' da of the step after, NULL at the last
+// one. `direct`, `dc`: {N, H}, the gradient of h that went past the matrix and that of c, of step s and then of the one
+// before.
 template <class Real>
 void run_layer_norm_lstm_backward_step(prnnDataType_t type, const LayerNormLstmParams<Real>& params, int s,
-                                       const Real* product, Real* direct, Real* dc, cudaStream_t stream);
+                                       const Real* product, int parts, Real* direct, Real* dc, cudaStream_t stream);
 
 // to = from times `mask`, of the problem's type.
 template <class Real>
@@ -33,10 +34,10 @@ void mask_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const voi
 template <class Real>
 void load_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, Real* to, cudaStream_t stream);
 
-// dh0 = direct + mask * product and dc0 = dc.
+// dh0 = direct + mask * product, which is as above, and dc0 = dc.
 template <class Real>
 void store_layer_norm_lstm_initial(prnnDataType_t type, const LayerNormLstmParams<Real>& params, const Real* product,
-                                   const Real* direct, const Real* dc, cudaStream_t stream);
+                                   int parts, const Real* direct, const Real* dc, cudaStream_t stream);
 
 // m * h_{t-1} of all rows: {T, N, H}.
 template <class Real>

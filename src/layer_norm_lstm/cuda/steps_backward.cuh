@@ -31,15 +31,25 @@ __device__ void add_to_sums(const LayerNormLstmParams<Real>& p, int s, int row, 
   }
 }
 
+// Element `at` of the product.
+template <class Real>
+__device__ Real sum_of_parts(const LayerNormLstmParams<Real>& p, const Real* product, int parts, int64_t at) {
+  Real sum = 0;
+  for (int i = 0; i < parts; ++i) sum += product[int64_t{i} * p.sizes.batch * p.sizes.hidden + at];
+  return sum;
+}
+
 template <class T, class Real, int V>
-__device__ void pass_by_backward(const LayerNormLstmParams<Real>& p, int s, int n, const Real* product, Real* direct) {
+__device__ void pass_by_backward(const LayerNormLstmParams<Real>& p, int s, int n, const Real* product, int parts,
+                                 Real* direct) {
   const int H = p.sizes.hidden;
   const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
   const OwnUnits<V> own;
   for (int first = own.first; first < H; first += own.stride) {
     for (int u = first; u < first + V; ++u) {
       const Real mask = p.recurrent_mask != nullptr ? get<T, Real>(p.recurrent_mask, state + u) : 1;
-      direct[state + u] += get<T, Real>(p.dy, row * H + u) + (product != nullptr ? mask * product[state + u] : 0);
+      const Real through = product != nullptr ? sum_of_parts(p, product, parts, state + u) : 0;
+      direct[state + u] += get<T, Real>(p.dy, row * H + u) + mask * through;
       for (int g = 0; g < 4; ++g) {
         put<T, Real>(p.dx, (row * 4 + g) * H + u, 0);
         put<T, Real>(p.da, (row * 4 + g) * H + u, 0);
@@ -56,10 +66,11 @@ struct BackwardLoads {
   Pack<T, 4> normalized[V];  // LN(a)
   Pack<T, V> cell, before;   // LN(c'), and c_{t-1} or the LN(c') that it was
   Pack<T, V> cell_gain, cell_bias, zoneout, mask, dy;
-  Pack<Real, V> through, direct, carried;  // R' da, the gradient that went past it, and that of c_t
+  Pack<Real, V> direct, carried;  // the gradient that went past R' da, and that of c_t
+  Real through[V];                // R' da
 
   BackwardLoads() = default;
-  __device__ BackwardLoads(const LayerNormLstmParams<Real>& p, int s, bool is_first, const Real* product,
+  __device__ BackwardLoads(const LayerNormLstmParams<Real>& p, int s, bool is_first, const Real* product, int parts,
                            const Real* directs, const Real* dc, int u)
       : sums(p, p.row_of(s) + blockIdx.x, u) {
     const int H = p.sizes.hidden;
@@ -74,9 +85,21 @@ struct BackwardLoads {
     cell_bias = load_pack_if<T, V>(p.cell_bias != nullptr, p.cell_bias, u, 0);
     zoneout = load_pack_if<T, V>(p.zoneout_mask != nullptr, p.zoneout_mask, at, 0);
     mask = load_pack_if<T, V>(p.recurrent_mask != nullptr, p.recurrent_mask, state, 1);
-    through = load_pack_if<Real, V>(product != nullptr, product, state, 0);
     direct = load_pack<Real, V>(directs, state);
     carried = load_pack<Real, V>(dc, state);
+    constexpr int kMostParts = sizeof(T) == 2 ? 4 : 1;
+    Pack<Real, V> part[kMostParts];
+#pragma unroll
+    for (int i = 0; i < kMostParts; ++i) {
+      const int64_t begin = int64_t{i} * p.sizes.batch * H;
+      part[i] = load_pack_if<Real, V>(product != nullptr && i < parts, product, begin + state, 0);
+    }
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      through[v] = 0;
+#pragma unroll
+      for (int i = 0; i < kMostParts; ++i) through[v] += part[i].value[v];
+    }
   }
 };
 
@@ -87,7 +110,7 @@ struct BackwardKept {
 
 template <class T, class Real, int V, bool IS_HELD>
 __global__ void __launch_bounds__(kMostStepThreads<Real, V>, 1)
-    backward_step(LayerNormLstmParams<Real> p, int s, const Real* product, Real* direct, Real* dc) {
+    backward_step(LayerNormLstmParams<Real> p, int s, const Real* product, int parts, Real* direct, Real* dc) {
   using Loads = BackwardLoads<T, Real, V>;
   using Kept = BackwardKept<Real>;
   using Group = Kept[V];
@@ -96,13 +119,13 @@ __global__ void __launch_bounds__(kMostStepThreads<Real, V>, 1)
   const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
   const int length = p.length_of(n);
   const bool is_first = p.is_first(s, length);
-  const auto load = [&](int u) { return Loads(p, s, is_first, product, direct, dc, u); };
+  const auto load = [&](int u) { return Loads(p, s, is_first, product, parts, direct, dc, u); };
   Units<Loads, Kept, V, IS_HELD, decltype(load)> units(H, load);
   const Real deviation = p.stats[row * 4], cell_deviation = p.stats[row * 4 + 2];
   const int64_t row_before = is_first ? row : p.row_of(s - 1) + n;
   const Real mean_before = p.stats[row_before * 4 + 1], deviation_before = p.stats[row_before * 4 + 2];
   if (p.timestep_of(s) >= length) {
-    pass_by_backward<T, Real, V>(p, s, n, product, direct);
+    pass_by_backward<T, Real, V>(p, s, n, product, parts, direct);
     return;
   }
   const auto normalized = [](const Loads& loads, int g, int v) { return loads.normalized[v].template get<Real>(g); };
@@ -117,8 +140,8 @@ __global__ void __launch_bounds__(kMostStepThreads<Real, V>, 1)
     for (int v = 0; v < V; ++v) {
       const Real zoneout = p.zoneout_mask != nullptr ? loads.zoneout.template get<Real>(v) : p.zoneout;
       const Real cell = loads.cell.template get<Real>(v), gain = loads.cell_gain.template get<Real>(v);
-      const Real of_h = loads.dy.template get<Real>(v) + loads.direct.value[v] +
-                        loads.mask.template get<Real>(v) * loads.through.value[v];
+      const Real of_h =
+          loads.dy.template get<Real>(v) + loads.direct.value[v] + loads.mask.template get<Real>(v) * loads.through[v];
       past[v] = zoneout * of_h;
       const Real dh = of_h - past[v], o = logistic(gate(loads, 3, v));
       const Real squashed = tangent<T>(gain * cell + loads.cell_bias.template get<Real>(v));
