@@ -86,9 +86,8 @@ def test_options_of_steps(
 
 
 GRID_SIZES = [(torch.float32, 513, 1), (torch.float32, 770, 3), (torch.float32, 1024, 12), (torch.float32, 640, 32)]
-GRID_SIZES += itertools.product(HALVES, (513, 1024, 1300), (1, 9))
-GRID_SIZES += [(torch.float16, 1024, 32), (torch.bfloat16, 600, 48), (torch.float16, 1920, 16)]  # one copy or more
-GRID_SIZES += [(torch.bfloat16, 768, 30), (torch.bfloat16, 2048, 8)]
+GRID_SIZES += itertools.product(HALVES, (513, 1024), (1, 9))
+GRID_SIZES += [(torch.float16, 1300, 1), (torch.bfloat16, 640, 24), (torch.bfloat16, 2048, 8)]
 GRID_SIZES += [(torch.bfloat16, 2048, 9), (torch.float16, 1930, 16)]  # two launches backward
 
 
@@ -108,11 +107,25 @@ def test_options_of_two_launches(dtype: torch.dtype, hidden: int, batch: int, op
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
-@pytest.mark.parametrize(("hidden", "batch"), [(770, 33), (1024, 48), (1024, 64)])
-def test_forward_on_grid_and_backward_on_steps(hidden: int, batch: int) -> None:
-    case = Case(6, batch, hidden, "none")
-    assert engines_of(case, torch.float32) == ("grid", "steps")
-    compare(case, torch.float32, TOLERANCES[torch.float32], "cuda")
+MIXED_SIZES = [(torch.float32, 770, 33), (torch.float32, 1024, 48), (torch.float32, 1024, 64)]
+MIXED_SIZES += [(torch.float16, 1024, 32), (torch.bfloat16, 600, 48), (torch.float16, 1920, 16)]
+MIXED_SIZES += [(torch.bfloat16, 768, 30), (torch.bfloat16, 1300, 9)]
+
+
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(("dtype", "hidden", "batch"), MIXED_SIZES)
+def test_forward_on_grid_and_backward_on_steps(dtype: torch.dtype, hidden: int, batch: int, normalize: str) -> None:
+    case = Case(6, batch, hidden, "none" if dtype == torch.float32 else normalize)
+    assert engines_of(case, dtype) == ("grid", "steps")
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("normalize", ["gates", "products"])
+@OPTIONS
+def test_options_of_two_engines(normalize: str, options: dict[str, object]) -> None:
+    case = Case(**{"steps": 4, "batch": 30, "hidden": 768, "normalize": normalize, **options})
+    assert engines_of(case, torch.float16) == ("grid", "steps")
+    compare(case, torch.float16, TOLERANCES[torch.float16], "cuda")
 
 
 SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]

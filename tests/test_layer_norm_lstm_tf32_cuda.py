@@ -81,7 +81,7 @@ CLUSTER_SIZES = [
     (512, 112),
     (512, 113),
 ]
-GRID_SIZES = [(513, 1), (770, 3), (1024, 12), (640, 32), (1024, 32)]
+GRID_SIZES = [(513, 1), (770, 3), (1024, 12), (640, 16)]
 
 
 @pytest.mark.parametrize("normalize", KINDS)
@@ -92,8 +92,15 @@ def test_resident_engines(hidden: int, batch: int, normalize: str) -> None:
     check_resident(case)
 
 
+@pytest.mark.parametrize(("hidden", "batch"), [(640, 32), (1024, 32)])
+def test_many_sequences_are_resident_without_normalisation(hidden: int, batch: int) -> None:
+    case = Case(6, batch, hidden, "none")
+    assert engine_of(case, torch.float32) == "grid"
+    check_resident(case)
+
+
 @pytest.mark.parametrize("normalize", KINDS)
-@pytest.mark.parametrize(("hidden", "batch"), [(2100, 3), (1024, 64)])
+@pytest.mark.parametrize(("hidden", "batch"), [(2100, 3), (1024, 64), (770, 33)])
 def test_steps(hidden: int, batch: int, normalize: str) -> None:
     case = Case(6, batch, hidden, normalize)
     assert engine_of(case, torch.float32) == "steps"

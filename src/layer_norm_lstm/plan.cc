@@ -95,13 +95,16 @@ LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNo
     }
     return best->replicas > 0;
   };
-  // Measured on an H200 (docs/layer_norm_lstm.md): two launches forward lose to a kernel for each timestep (bfloat16,
-  // H = 1024, N = 64), but in float32 without the sums of normalisation; two backward win in 16 bits where forward is
-  // one.
+  // Measured (docs/layer_norm_lstm.md): two launches forward lose to a kernel for each timestep (bfloat16, H = 1024,
+  // N = 64), but in float32 without the sums of normalisation; two backward win in 16 bits where forward is one. More
+  // than one column tile backward loses there, and more than two in tf32 with these sums in both passes.
   const bool is_exact = is_float32 && o.allowTf32 == 0;
   const bool two_forward = is_exact && o.normalize == PRNN_NORMALIZE_NONE && o.hiddenSize > 768;
   if (choose(&plan.forward, false, two_forward ? 2 : 1, {{1, 1}, {2, 1}}))
     choose(&plan.backward, true, is_float32 ? 1 : 2, {{1, 2}, {2, 4}, {2, 2}});
+  if (!is_float32 && plan.backward.columns > kTileColumns) plan.backward = {};
+  if (is_float32 && !is_exact && o.normalize != PRNN_NORMALIZE_NONE && plan.forward.columns > 2 * kTileColumns)
+    return {};
   const auto& delays = row.delays->mma;
   const bool few_states = padded * plan.forward.columns < 6144;
   plan.forward.poll_delay_cycles = few_states ? delays.forward_few_states : delays.forward;
