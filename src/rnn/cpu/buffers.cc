@@ -96,8 +96,7 @@ BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base)
   const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packed_columns<T>(p, p.state()) * p.gates() * p.hidden);
   projection = carver.take<T>(p.projection > 0 ? packed_columns<T>(p, p.hidden) * p.projection : 0);
-  dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
-  dy[1] = carver.take<T>(p.layers > 2 ? all : 0);
+  dy = carver.take<T>(p.layers > 1 ? all : 0);
   carry = carver.take<T>(p.mode == PRNN_LSTM || p.mode == PRNN_GRU ? p.max_batch() * p.hidden : 0);
   const bool zones_out = p.mode == PRNN_LSTM && p.zones_out();
   carried_h = carver.take<T>(zones_out ? p.max_batch() * p.hidden : 0);

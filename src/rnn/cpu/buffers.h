@@ -93,7 +93,7 @@ struct BackwardDataWorkspace {
 
   T* recurrent;   // packed R^T, panels of P; where it is not packed, of its last columns, if they are no whole panel
   T* projection;  // packed Wp^T, panels of H, likewise
-  T* dy[2];       // gradients of the layers' outputs, [rows][D P]
+  T* dy;          // L > 1: gradient of a layer's output, and then of its input, [rows][D P]
   T* carry;       // [N][H]
   // LSTM with zoneout, [N][H], or NULL: as the carry of a GRU, which is h's; and the part of h's gradients that is the
   // cells'.
