@@ -350,8 +350,10 @@ def _plain_gradients(
     ctx.has_run = True
     needs_weights = needs[4:]
     wanted = (*needs[:3], True in needs_weights)
-    given = (gradients[:3], (input, hx, cx), weights[0], output, reserve, wanted)
-    *of_data, of_weights = kernels.backward_plain(*call[:3], *given)
+    grads_of_outputs = gradients[0], gradients[1], gradients[2]
+    *of_data, of_weights = kernels.backward_plain(
+        *call[:3], grads_of_outputs, (input, hx, cx), weights[0], output, reserve, wanted
+    )
     if of_weights is None:
         return *of_data, *[None] * (len(needs) - 3)
     grads = [

@@ -22,8 +22,8 @@ struct Counts {
   int64_t x, y, h, c, cells;
 };
 
-// Float copies of one call's arrays, as many as any pass has, and behind them the workspace of the pass. In training y is
-// in the reserve space, and dx comes where dy was: it is written when dy has been read.
+// Float copies of one call's arrays, as many as any pass has, and behind them the workspace of the pass. In training y
+// is in the reserve space, and dx comes where dy was: it is written when dy has been read.
 struct Copies {
   Copies(const RnnProblem& p, void* base) {
     constexpr int64_t kStates = 5;  // hx, dhx, dhy, resetHx, dresetHx
