@@ -33,14 +33,14 @@ bool packs_recurrent(const RnnProblem& p) {
 }
 
 template <class T>
-int64_t input_rows(const RnnProblem& p, bool training) {
+int64_t input_rows(const RnnProblem& p) {
   constexpr int64_t kBytes = 512 << 10, kLeast = 48, kOnce = 1024;
-  if (training || p.rows <= std::min(kOnce, 2 * widest_input(p))) return p.rows;
+  if (p.rows <= std::min(kOnce, 2 * widest_input(p))) return p.rows;
   return std::min(p.rows, std::max(kLeast, kBytes / (p.gates() * p.hidden * static_cast<int64_t>(sizeof(T)))));
 }
 
-template int64_t input_rows<float>(const RnnProblem&, bool);
-template int64_t input_rows<double>(const RnnProblem&, bool);
+template int64_t input_rows<float>(const RnnProblem&);
+template int64_t input_rows<double>(const RnnProblem&);
 
 template <class T>
 Reserve<T>::Reserve(const RnnProblem& p, bool keeps_gates, void* base) {
@@ -72,7 +72,7 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
   projection = carver.take<T>(packs ? padded<T>(p.projection) * p.hidden : 0);
-  const int64_t rows = input_rows<T>(p, training);
+  const int64_t rows = input_rows<T>(p);
   input = carver.take<T>(rows < p.rows ? padded<T>(p.gates() * p.hidden) * widest_input(p) : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
   recurrent_bias = carver.take<T>(p.gates() * p.hidden);

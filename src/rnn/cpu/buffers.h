@@ -55,10 +55,10 @@ struct Reserve {
   size_t size;
 };
 
-// Rows of the input product that a forward pass computes at a time, but for the last timestep's. Inference of many rows
-// takes few enough for their gates to stay in the cache, and packs the input weights once for all of them.
+// Rows of the input product that a forward pass computes at a time, but for the last timestep's. Of many rows they are
+// few enough for their gates to stay in the cache, and the input weights are packed once for all of them.
 template <class T>
-int64_t input_rows(const RnnProblem& problem, bool training);
+int64_t input_rows(const RnnProblem& problem);
 
 constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product serves at a time
 
