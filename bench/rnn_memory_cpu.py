@@ -26,7 +26,8 @@ POINTS = [
     (Case("LSTM", 256, 4, "float32", bidirectional=True), 32, 600),
     (Case("LSTM", 256, 4, "float32", dropout=0.1), 32, 600),
     (Case("LSTM", 256, 4, "float32", projection=128), 32, 600),
-    (Case("LSTM", 256, 2, "bfloat16"), 4, 1600),
+    *((Case("LSTM", 256, layers, "bfloat16"), 4, 1600) for layers in (1, 2, 4)),
+    *((Case(cell, 256, layers, "bfloat16"), 32, 600) for cell in ("GRU", "RNN") for layers in (1, 4)),
 ]
 
 

@@ -2,10 +2,7 @@
 
 In bfloat16 prnn's kernels keep float32's accuracy, for which they multiply float operands twice, as two bfloat16
 numbers each; torch's multiply once, and with many sequences are the faster ones. torch's GRU and RNN round after each
-operation.
-
-In float32 and float64 it is one timestep of one plain RNN layer with gradients: so little work that a node of autograd
-that is written in Python costs more than prnn's kernels save."""
+operation."""
 
 import functools
 import math
@@ -18,7 +15,7 @@ from torch.nn.parameter import Parameter
 
 from prnn._ops._operator import _undisturbed, is_plain
 
-__all__ = ["run_torchs", "run_torchs_step"]
+__all__ = ["is_faster", "run_operator", "run_torchs", "takes_torchs"]
 
 
 class _Calls(NamedTuple):
@@ -100,6 +97,16 @@ def _is_faster(
     return any(some.hold(mode, training, hidden, steps, batch) for some in calls)
 
 
+def takes_torchs(module: Any) -> bool:
+    """Whether calls in bfloat16 may be torch's. Of a projection torch warns that oneDNN has none."""
+    return module.backend != "persistent" and module.heads == 1 and module.proj_size == 0
+
+
+def is_faster(module: Any, is_autocast: bool, training: bool, steps: int, batch: int) -> bool:
+    """Whether torch's layer is the faster one for a call of a module that takes_torchs()."""
+    return _is_faster(_instructions(), is_autocast, module.mode, training, module.hidden_size, steps, batch)
+
+
 def run_torchs(
     module: Any,
     input: Tensor,
@@ -117,15 +124,13 @@ def run_torchs(
     dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
     if dtype != torch.bfloat16 or input.dtype not in (dtype, torch.float32):
         return None
-    if module.backend == "persistent" or module.heads > 1 or module.proj_size > 0:
-        return None  # of a projection torch warns that oneDNN has none
-    if not _undisturbed() or not is_plain(input):
+    if not takes_torchs(module) or not _undisturbed() or not is_plain(input):
         return None
     steps, batch = input.shape[:2] if batch_sizes is None else (batch_sizes.size(0), int(batch_sizes[0]))
     training = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (input, *weights, hx, cx)
     )
-    if not _is_faster(_instructions(), is_autocast, module.mode, training, module.hidden_size, steps, batch):
+    if not is_faster(module, is_autocast, training, steps, batch):
         return None
     by_name = dict(zip(module._packed_names, weights, strict=False))  # without bias, zeros are the last
     weights = [by_name[name] for name in module._flat_weights_names]
@@ -133,6 +138,19 @@ def run_torchs(
         if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or wrong, which prnn's says
             return None
 
+    return run_operator(module, input, hx, cx, weights, batch_sizes)
+
+
+def run_operator(
+    module: Any,
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """torch's operator, with run_torchs()'s results. weights: in torch's order."""
+    batch = input.size(1) if batch_sizes is None else int(batch_sizes[0])
     is_lstm = module.mode == "LSTM"
     states = module.num_layers * (2 if module.bidirectional else 1)
     given = [
@@ -154,31 +172,3 @@ def run_torchs(
     nothing = input.new_empty(0)
     output, hy, cy = results if is_lstm else (*results, nothing)
     return output, hy, cy, nothing
-
-
-_FULL_TYPES = (torch.float32, torch.float64)
-_NOTHING = torch.empty(0)
-
-
-def run_torchs_step(
-    module: Any, input: Tensor, hx: Tensor | None, weights: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """The same of one timestep of a plain RNN of one layer in float32 or float64, to be called where gradients are
-    enabled and autocast is not. weights: in their packed order."""
-    if not _undisturbed() or input.size(0) != 1 or module.backend == "persistent" or module.heads > 1:
-        return None
-    if module.bidirectional or input.dtype not in _FULL_TYPES or not is_plain(input):
-        return None
-    weights = weights if module.bias else weights[:2]
-    wants_grad = input.requires_grad or (hx is not None and hx.requires_grad)
-    for weight in weights:
-        if type(weight) is not Parameter or weight.dtype is not input.dtype:
-            return None
-        wants_grad = wants_grad or weight.requires_grad
-    if not wants_grad:
-        return None
-    if hx is None:
-        hx = input.new_zeros(1, input.size(1), module.hidden_size)
-    operator: Any = torch.rnn_tanh if module.mode == "RNN_TANH" else torch.rnn_relu
-    output, hy = operator(input, hx, weights, module.bias, 1, 0.0, module.training, False, False)
-    return output, hy, _NOTHING, _NOTHING

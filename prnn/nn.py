@@ -18,6 +18,7 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
+from prnn._calls_on_cpu import CallsOnCpu, calls_on_cpu
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
 from prnn._layer_arguments import (
     check_flag,
@@ -48,7 +49,7 @@ from prnn._state_masks import (
     operator_mode,
     uses_masks,
 )
-from prnn._torch_on_cpu import run_torchs, run_torchs_step
+from prnn._torch_on_cpu import run_torchs
 from prnn._torch_on_cuda import TorchsCalls, torchs_calls
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
@@ -83,7 +84,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0
-    _torchs_calls: TorchsCalls | None = None
+    _torchs_calls: TorchsCalls | CallsOnCpu | None = None
 
     def __init__(
         self,
@@ -352,19 +353,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         is_torchs = lengths is None and reset is None and not return_cells  # torch.nn has such calls
         if uses_masks(self):
             zoneout, mask_kinds = mask_configuration(self)
-        elif input.is_cpu and is_torchs:
-            results = None
-            if input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"):
-                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
-            elif self.mode not in _GATES and self.num_layers == 1 and batch_sizes is None and torch.is_grad_enabled():
-                results = run_torchs_step(self, input, states[0], weights)
-            if results is not None:
-                return results
         mode = operator_mode(self)
-        if mode != self.mode:
-            weights = gru_weights(weights, self.hidden_size, self.heads)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
             MODES[mode],
             self.hidden_size,
@@ -379,13 +369,23 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             zoneout,
             mask_kinds,
         )
+        if is_torchs and not uses_masks(self):
+            if batch_sizes is None and self._torchs_calls is None and not _is_compiling():
+                found = _find_calls(self, input, weights, config)
+                if found is not None:
+                    self.__dict__["_torchs_calls"] = found
+            if input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
+                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
+                if results is not None:
+                    return results
+        if mode != self.mode:
+            weights = gru_weights(weights, self.hidden_size, self.heads)
+        seed = draw_seed(input.device, 2) if dropout > 0 else None
         if uses_masks(self):
             masks = draw_masks(self, input, batch)
             trains = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights))
             if isinstance(self, LSTM) and not are_in_kernels(config, input, batch, lengths, trains):
                 return run_masked_lstm(self, input, states, batch_sizes, lengths, reset, masks, return_cells)
-        elif input.is_cuda and is_torchs and not _is_compiling() and batch_sizes is None and self._torchs_calls is None:
-            self.__dict__["_torchs_calls"] = torchs_calls(self, input, weights, config)
         if reset is None or resets_in_kernels(config, input, batch):
             rest = (batch_sizes, lengths, reset, masks, seed, max_batch, config)
             results = _compute(input, states, weights, rest)
@@ -401,6 +401,14 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         of_pieces = pieces.cut_masks(*masks) if masks else ()
         directions = 2 if self.bidirectional else 1
         return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
+
+
+def _find_calls(
+    module: _Recurrent, input: Tensor, weights: Sequence[Tensor], config: Config
+) -> TorchsCalls | CallsOnCpu | None:
+    if input.is_cuda:
+        return torchs_calls(module, input, weights, config)
+    return calls_on_cpu(module, input, weights, config) if input.is_cpu else None
 
 
 def _compute(

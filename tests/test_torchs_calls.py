@@ -71,6 +71,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     cuda, takes = torch.device("cuda"), _layer._takes_torchs
     monkeypatch.setattr(_layer, "_takes_torchs", lambda *arguments: takes(*arguments[:3], cuda))
     monkeypatch.setattr(_layer._local, "layers", {})
+    monkeypatch.setattr(prnn.nn, "calls_on_cpu", lambda *_: None)
     monkeypatch.setattr(_torch_on_cuda, "_cudnn_rnn", found.operator)
     monkeypatch.setattr(
         _torch_on_cuda, "_together", lambda weights, count: torch.cat([w.detach().flatten() for w in weights])

@@ -1,10 +1,12 @@
 """What the recurrent operators compute: tensors checked, packed and handed to the library. rnn.py has the arguments."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from prnn import _C
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
@@ -12,7 +14,9 @@ from prnn._ops._steps import Steps, steps_of
 
 __all__ = [
     "backward",
+    "backward_plain",
     "forward",
+    "forward_plain",
     "lie_packed",
     "make_ready",
     "require",
@@ -226,10 +230,6 @@ def forward(
             stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
         if stack.has_masks:
             stack.rnn.set_masks(_address(recurrent_mask), _address(zoneout_mask), config.zoneout)
-        workspace_size, needed = stack.spaces(library, steps.sizes, training)
-        workspace = stack.workspace(workspace_size, input)
-        reserve_size = reserve_size or needed
-        reserve = input.new_empty(reserve_size, dtype=_BYTE) if training else None
         if config.dropout > 0:
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
@@ -237,24 +237,135 @@ def forward(
             if is_operator:  # whose arguments stay as they are
                 seed = seed.clone(memory_format=torch.contiguous_format)
             stack.seed_dropout(library, seed)
-        stack.rnn.forward(
-            library,
-            steps.sizes,
-            x.data_ptr(),
-            _address(hx),
-            _address(cx),
-            packed_weights.data_ptr(),
-            y.data_ptr(),
-            hy.data_ptr(),
-            cy.data_ptr() if stack.is_lstm else 0,
-            workspace.data_ptr(),
-            workspace_size,
-            _address(reserve),
-            0 if reserve is None else reserve_size,
+        results = (y, hy, cy if stack.is_lstm else None)
+        reserve = _run_forward(
+            stack, library, steps.sizes, (x, hx, cx), packed_weights, results, training, reserve_size
         )
         if config.return_cells:
             cells = steps.unpack(cells, cells_shape)
         return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, cells, config
+
+
+def _run_forward(
+    stack: Layer,
+    library: "_C.Handle",
+    sizes: list[int],
+    data: tuple[Tensor, Tensor | None, Tensor | None],
+    packed_weights: Tensor,
+    results: tuple[Tensor, Tensor, Tensor | None],
+    training: bool,
+    reserve_size: int,
+) -> Tensor | None:
+    """The library's call, which fills y, hy and cy. data: packed x, hx and cx. Returns the reserve space of a call that
+    trains, of so many bytes, or, of 0, as many as it needs."""
+    (x, hx, cx), (y, hy, cy) = data, results
+    workspace_size, needed = stack.spaces(library, sizes, training)
+    workspace = stack.workspace(workspace_size, x)
+    reserve_size = reserve_size or needed
+    reserve = x.new_empty(reserve_size, dtype=_BYTE) if training else None
+    stack.rnn.forward(
+        library,
+        sizes,
+        x.data_ptr(),
+        _address(hx),
+        _address(cx),
+        packed_weights.data_ptr(),
+        y.data_ptr(),
+        hy.data_ptr(),
+        _address(cy),
+        workspace.data_ptr(),
+        workspace_size,
+        _address(reserve),
+        0 if reserve is None else reserve_size,
+    )
+    return reserve
+
+
+def forward_plain(
+    stack: Layer,
+    library: "_C.Handle",
+    sizes: list[int],
+    data: tuple[Tensor, Tensor | None, Tensor | None],
+    packed_weights: Tensor,
+    training: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Output, hy, cy, an LSTM's, and the reserve space of a call on the CPU without masks, extras and dropout, of an
+    input (T, N, I). All of it has been checked, and there are sequences."""
+    input, batch = data[0], sizes[0]
+    y = input.new_empty(len(sizes), batch, stack.output_size)
+    hy = input.new_empty(stack.states, batch, stack.state_size)
+    cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else None
+    given = (_contiguous(data), packed_weights, (y, hy, cy))
+    return y, hy, cy, _run_forward(stack, library, sizes, *given, training, 0)
+
+
+def _contiguous(tensors: Any) -> Any:
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+def backward_plain(
+    stack: Layer,
+    library: "_C.Handle",
+    sizes: list[int],
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
+    data: tuple[Tensor, Tensor | None, Tensor | None],
+    packed_weights: Tensor,
+    output: Tensor,
+    reserve: Tensor,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """backward() after forward_plain(). gradients: of output, hy and cy."""
+    input, hx, cx, output = _contiguous((*data, output))
+    grad_output, *rest = _contiguous(gradients)
+    dy = torch.zeros_like(output) if grad_output is None else grad_output
+    results = (
+        input.new_empty(input.shape) if wanted[0] else None,
+        torch.empty_like(hx) if wanted[1] and hx is not None else None,
+        torch.empty_like(cx) if wanted[2] and cx is not None else None,
+        input.new_empty(stack.params_size) if wanted[3] else None,
+    )
+    workspace_size = stack.spaces(library, sizes, True)[0]
+    given = ((output, dy, *rest), (input, hx, cx), packed_weights, hx, reserve, workspace_size)
+    _run_backward(stack, library, sizes, *given, results)
+    return results
+
+
+def _run_backward(
+    stack: Layer,
+    library: "_C.Handle",
+    sizes: list[int],
+    outputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    data: tuple[Tensor, Tensor | None, Tensor | None],
+    packed_weights: Tensor,
+    initial: Tensor | None,
+    reserve: Tensor,
+    workspace_size: int,
+    results: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
+) -> None:
+    """The library's calls. outputs: packed y, dy, dhy and dcy; data: packed x, hx and cx; initial: hx for the weights'
+    gradients; results: dx, dhx, dcx and the weights' gradients, those that are wanted, to be filled."""
+    (y, dy, dhy, dcy), (x, hx, cx), (dx, dhx, dcx, dw) = outputs, data, results
+    workspace = stack.workspace(workspace_size, x)
+    memory = (workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel())
+    stack.rnn.backward_data(
+        library,
+        sizes,
+        y.data_ptr(),
+        dy.data_ptr(),
+        _address(dhy),
+        _address(dcy),
+        packed_weights.data_ptr(),
+        _address(hx),
+        _address(cx),
+        _address(dx),
+        _address(dhx),
+        _address(dcx),
+        *memory,
+    )
+    if dw is not None:
+        stack.rnn.backward_weights(
+            library, sizes, x.data_ptr(), _address(initial), y.data_ptr(), dw.data_ptr(), *memory
+        )
 
 
 def run_once(
@@ -359,29 +470,11 @@ def backward(
                 workspace_size = stack.spaces(library, steps.sizes, True)[0]
             else:  # for other kernels, maybe
                 workspace_size = stack.rnn.temp_space_sizes(library, True, steps.sizes)[0]
-            workspace = stack.workspace(workspace_size, input)
-            memory = (workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel())
-            stack.rnn.backward_data(
-                library,
-                steps.sizes,
-                y.data_ptr(),
-                dy.data_ptr(),
-                _address(dhy),
-                _address(dcy),
-                packed_weights.data_ptr(),
-                _address(hx),
-                _address(cx),
-                _address(dx),
-                _address(dhx),
-                _address(dcx),
-                *memory,
-            )
-            if dw is not None:
-                many = steps.batch * stack.hidden_size >= _MANY_STATES
-                if hx is None and many and stack.config.backend == BACKENDS["cudnn"]:
-                    hx = input.new_zeros(stack.states, steps.batch, stack.state_size)
-                stack.rnn.backward_weights(
-                    library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
-                )
+            initial = hx
+            many = steps.batch * stack.hidden_size >= _MANY_STATES
+            if dw is not None and hx is None and many and stack.config.backend == BACKENDS["cudnn"]:
+                initial = input.new_zeros(stack.states, steps.batch, stack.state_size)
+            given = ((y, dy, dhy, dcy), (x, hx, cx), packed_weights, initial, reserve, workspace_size)
+            _run_backward(stack, library, steps.sizes, *given, (dx, dhx, dcx, dw))
         dx = None if dx is None else steps.unpack(dx, input.shape)
         return dx, _unsorted(dhx, steps), _unsorted(dcx, steps), dw

@@ -34,16 +34,18 @@ small layer.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from threading import get_ident
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
-from prnn._ops._layer import BACKENDS, MODES, Config, layer
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._operator import (
     _PLAIN,
     _apply_of,
@@ -57,7 +59,7 @@ from prnn._ops._rnn_kernels import require, require_masks, require_reset, requir
 from prnn._ops._steps import steps_of
 from prnn._ops._vmap import call_for_batched, is_batched, register_vmap
 
-__all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
+__all__ = ["BACKENDS", "MODES", "Config", "PlainCall", "call", "call_plainly", "rnn", "rnn_backward"]
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
@@ -351,6 +353,37 @@ def _gradients(
     return of_data, grads
 
 
+def _plain_gradients(
+    ctx: Any, gradients: tuple[Tensor | None, ...], needs: Sequence[bool]
+) -> tuple[Tensor | None, ...] | None:
+    """_gradients() after forward_plain(), in the same thread, of a graph whose first backward pass this is, and whose
+    weights are where they were; otherwise None."""
+    call: PlainCall = ctx.plain
+    if ctx.has_run or torch.is_grad_enabled() or call.thread != get_ident() or not _undisturbed():
+        return None
+    for gradient in gradients:
+        if gradient is not None and not is_plain(gradient):
+            return None
+    input, hx, cx, *saved = ctx.saved_tensors
+    output, reserve, *weights = saved[len(_NO_SEQUENCES) :]
+    if list(map(_address_of, weights)) != call.addresses:  # torch.autograd.graph.save_on_cpu() makes copies
+        return None
+    ctx.has_run = True
+    needs_weights = needs[4:]
+    wanted = (*needs[:3], True in needs_weights)
+    grads_of_outputs = gradients[0], gradients[1], gradients[2]
+    *of_data, of_weights = kernels.backward_plain(
+        *call[:3], grads_of_outputs, (input, hx, cx), weights[0], output, reserve, wanted
+    )
+    if of_weights is None:
+        return *of_data, *[None] * (len(needs) - 3)
+    grads = [
+        of_weights.as_strided(*layout) if wants else None
+        for layout, wants in zip(call.layouts, needs_weights, strict=True)
+    ]
+    return *of_data, None, *grads
+
+
 def _spends_reserve(
     input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, reserve: Tensor, config: Config
 ) -> bool:
@@ -389,20 +422,42 @@ class _RnnFunction(torch.autograd.Function):
         )
 
 
+class PlainCall(NamedTuple):
+    """A call that forward_plain() serves."""
+
+    stack: Layer
+    library: "_C.Handle"
+    sizes: list[int]
+    thread: int  # whose these are
+    addresses: list[int]  # of the weights
+    layouts: list[tuple[Any, ...]]  # of each weight: its shape, strides and place in the packed weights
+
+
+_NO_SEQUENCES = (None,) * 6  # batch_sizes, lengths, reset, masks and seed
+
+
 class _RnnFunctionOfKernels(torch.autograd.Function):
     """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, the others up to the configuration in a
-    tuple, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements. Each argument
-    and each output costs time."""
+    tuple or a PlainCall, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements.
+    Each argument and each output costs time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         input, hx, cx, rest, *weights = inputs
+        ctx.has_run = False
+        ctx.set_materialize_grads(False)
+        ctx.plain = None
+        if type(rest) is PlainCall:
+            ctx.plain = rest
+            y, hy, cy, reserve = kernels.forward_plain(*rest[:3], (input, hx, cx), weights[0], True)
+            ctx.config, ctx.max_batch, ctx.given = rest.stack.config, None, rest.stack.config
+            ctx.save_for_backward(input, hx, cx, *_NO_SEQUENCES, y, reserve, *weights)
+            return y, hy, cy, None
         batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
         y, hy, cy, reserve, cells, ctx.config = kernels.forward(
             input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
         )
-        ctx.max_batch, ctx.has_run, ctx.given = max_batch, False, config
-        ctx.set_materialize_grads(False)
+        ctx.max_batch, ctx.given = max_batch, config
         sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
         ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
         return y, hy, cy if config.mode == MODES["LSTM"] else None, cells if config.return_cells else None
@@ -410,6 +465,8 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
+        if ctx.plain is not None and (found := _plain_gradients(ctx, gradients, needs)) is not None:
+            return found
         of_data, of_weights = _gradients(ctx, gradients, (*needs[:3], *needs[4:]), True)
         return *of_data, None, *of_weights
 
@@ -447,6 +504,7 @@ _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = a
 
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # each look-up takes time
+_address_of = Tensor.data_ptr
 _in_functorch = torch._C._are_functorch_transforms_active
 
 
@@ -515,6 +573,23 @@ def _with_gradients(
         nothing = layer(rest[-1], input.dtype, input.size(-1), input.device).nothing(input)
         cy, cells = nothing if cy is None else cy, nothing if cells is None else cells
     return output, hy, cy, cells
+
+
+def call_plainly(
+    call: PlainCall,
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    wants_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """call() of what forward_plain() serves."""
+    if wants_grad:
+        output, hy, cy, _ = _rnn_function_of_kernels(input, hx, cx, call, *weights)
+    else:
+        output, hy, cy, _ = kernels.forward_plain(*call[:3], (input, hx, cx), weights[0], False)
+    nothing = call.stack.nothing(input)
+    return output, hy, nothing if cy is None else cy, nothing
 
 
 def _rnn_of_cast(

@@ -223,7 +223,10 @@ class Layers(Client):
                 (("workspace", "workSpaceSizeInBytes"), ("reserveSpace", "reserveSpaceSizeInBytes"))
             )
             if space in arguments:
-                change = random.choice(({space: None}, {size: random.choice((0, 1, arguments[size] - 1))}))
+                needed = arguments[size]
+                if space == "workspace" and name != "RNNForwardInference":  # which may need more
+                    needed = problem.temp_space_sizes(xDesc=problem.x_desc.data_ptr())[1]
+                change = random.choice(({space: None}, {size: random.choice((0, 1, needed - 1))}))
                 must = arguments[size] > 0 and (name != "RNNForwardInference" or change.get(size) == 0)
                 return change, True if must else None
         other = random.choice(self.problems)  # its rnnDesc with all else of this one

@@ -33,14 +33,14 @@ bool packs_recurrent(const RnnProblem& p) {
 }
 
 template <class T>
-int64_t input_rows(const RnnProblem& p, bool training) {
+int64_t input_rows(const RnnProblem& p) {
   constexpr int64_t kBytes = 512 << 10, kLeast = 48, kOnce = 1024;
-  if (training || p.rows <= std::min(kOnce, 2 * widest_input(p))) return p.rows;
+  if (p.rows <= std::min(kOnce, 2 * widest_input(p))) return p.rows;
   return std::min(p.rows, std::max(kLeast, kBytes / (p.gates() * p.hidden * static_cast<int64_t>(sizeof(T)))));
 }
 
-template int64_t input_rows<float>(const RnnProblem&, bool);
-template int64_t input_rows<double>(const RnnProblem&, bool);
+template int64_t input_rows<float>(const RnnProblem&);
+template int64_t input_rows<double>(const RnnProblem&);
 
 template <class T>
 Reserve<T>::Reserve(const RnnProblem& p, bool keeps_gates, void* base) {
@@ -72,7 +72,7 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
   projection = carver.take<T>(packs ? padded<T>(p.projection) * p.hidden : 0);
-  const int64_t rows = input_rows<T>(p, training);
+  const int64_t rows = input_rows<T>(p);
   input = carver.take<T>(rows < p.rows ? padded<T>(p.gates() * p.hidden) * widest_input(p) : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
   recurrent_bias = carver.take<T>(p.gates() * p.hidden);
@@ -96,8 +96,7 @@ BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base)
   const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packed_columns<T>(p, p.state()) * p.gates() * p.hidden);
   projection = carver.take<T>(p.projection > 0 ? packed_columns<T>(p, p.hidden) * p.projection : 0);
-  dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
-  dy[1] = carver.take<T>(p.layers > 2 ? all : 0);
+  dy = carver.take<T>(p.layers > 1 ? all : 0);
   carry = carver.take<T>(p.mode == PRNN_LSTM || p.mode == PRNN_GRU ? p.max_batch() * p.hidden : 0);
   const bool zones_out = p.mode == PRNN_LSTM && p.zones_out();
   carried_h = carver.take<T>(zones_out ? p.max_batch() * p.hidden : 0);

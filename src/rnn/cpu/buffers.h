@@ -55,10 +55,10 @@ struct Reserve {
   size_t size;
 };
 
-// Rows of the input product that a forward pass computes at a time, but for the last timestep's. Inference of many rows
-// takes few enough for their gates to stay in the cache, and packs the input weights once for all of them.
+// Rows of the input product that a forward pass computes at a time, but for the last timestep's. Of many rows they are
+// few enough for their gates to stay in the cache, and the input weights are packed once for all of them.
 template <class T>
-int64_t input_rows(const RnnProblem& problem, bool training);
+int64_t input_rows(const RnnProblem& problem);
 
 constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product serves at a time
 
@@ -93,7 +93,7 @@ struct BackwardDataWorkspace {
 
   T* recurrent;   // packed R^T, panels of P; where it is not packed, of its last columns, if they are no whole panel
   T* projection;  // packed Wp^T, panels of H, likewise
-  T* dy[2];       // gradients of the layers' outputs, [rows][D P]
+  T* dy;          // L > 1: gradient of a layer's output, and then of its input, [rows][D P]
   T* carry;       // [N][H]
   // LSTM with zoneout, [N][H], or NULL: as the carry of a GRU, which is h's; and the part of h's gradients that is the
   // cells'.

@@ -429,7 +429,7 @@ class ForwardPass {
   const RnnProblem& p_;
   const RnnForwardArgs& args_;
   const bool training_;
-  const int64_t input_rows_ = input_rows<T>(p_, training_);
+  const int64_t input_rows_ = input_rows<T>(p_);
   const Reserve<T> reserve_;
   const ForwardWorkspace<T> ws_;
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);

@@ -1,5 +1,6 @@
 #include "rnn/cpu/half_passes.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "core/cpu/gemm/gemm.h"
@@ -21,14 +22,15 @@ struct Counts {
   int64_t x, y, h, c, cells;
 };
 
-// Float copies of one call's arrays, as many as any pass has, and behind them the workspace of the pass.
+// Float copies of one call's arrays, as many as any pass has, and behind them the workspace of the pass. In training y
+// is in the reserve space, and dx comes where dy was: it is written when dy has been read.
 struct Copies {
   Copies(const RnnProblem& p, void* base) {
     constexpr int64_t kStates = 5;  // hx, dhx, dhy, resetHx, dresetHx
     const Counts counts(p);
     Carver carver(base);
-    x = carver.take<float>(counts.x);
-    y = carver.take<float>(counts.y);
+    x = carver.take<float>(p.training ? std::max(counts.x, counts.y) : counts.x);
+    y = p.training ? x : carver.take<float>(counts.y);
     h = carver.take<float>(kStates * counts.h);
     c = carver.take<float>(kStates * counts.c);
     cells = carver.take<float>(p.extras.cells != nullptr || p.extras.dcells != nullptr ? counts.cells : 0);

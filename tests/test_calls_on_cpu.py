@@ -1,0 +1,395 @@
+"""Eager calls on the CPU without what only other calls need: the same bits as those that are looked at in full, and a
+module whose parameters, attributes or arguments are not what they were is looked at again."""
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from nn_pairs import CELLS, flat, make, make_states
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import prnn
+from prnn import _torch_on_cpu
+from prnn._calls_on_cpu import CallsOnCpu
+from prnn._ops import _rnn_kernels
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "stack": {"num_layers": 3, "bidirectional": True},
+    "no bias": {"bias": False, "batch_first": True},
+    "double": {"dtype": torch.float64, "num_layers": 2},
+    "half": {"dtype": torch.float16, "bidirectional": True},
+    "bfloat16": {"dtype": torch.bfloat16, "batch_first": True},
+    "eval": {"num_layers": 2, "dropout": 0.5},
+    "heads": {"num_layers": 2, "heads": 2},
+}
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each call that may be one of these, whether it was."""
+    calls: list[bool] = []
+    run = CallsOnCpu.run
+
+    def spy(*arguments: Any) -> Any:
+        results = run(*arguments)
+        calls.append(results is not None)
+        return results
+
+    monkeypatch.setattr(CallsOnCpu, "run", spy)
+    return calls
+
+
+def small(cell: str = "LSTM", **options: Any) -> Any:
+    torch.manual_seed(1)
+    module = make(prnn.nn, cell, 6, 8, **options)
+    return module.eval() if options.get("dropout") else module
+
+
+def data_of(module: Any, steps: int = 4, batch: int | None = 3, has_states: bool = True) -> tuple[Tensor, Any]:
+    shape = (steps, 6) if batch is None else (batch, steps, 6) if module.batch_first else (steps, batch, 6)
+    x = torch.randn(shape, dtype=module.weight_hh_l0.dtype, requires_grad=True)
+    return x, make_states(module, batch) if has_states else None
+
+
+def training_step(module: Any, x: Tensor, states: Any, **options: Any) -> list[Tensor]:
+    """Results, and the gradients of what wants one."""
+    results = flat(module(x, states))
+    leaves = [leaf for leaf in (x, *flat(() if states is None else states), *module.parameters()) if leaf.requires_grad]
+    loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+    return [value.detach() for value in results] + list(torch.autograd.grad(loss, leaves, **options))
+
+
+def forget(module: Any) -> None:
+    """The next call is looked at in full, and the one after is not."""
+    vars(module).pop("_torchs_calls", None)
+
+
+def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
+    for one, other in zip(a, b, strict=True):
+        assert torch.equal(one, other)
+        assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+
+
+@pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("batch", [None, 1, 3])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_same_bits(
+    cell: str, options: dict[str, Any], batch: int | None, has_states: bool, served: list[bool]
+) -> None:
+    module = small(cell, **options)
+    for steps in (4, 1):
+        x, states = data_of(module, steps, batch, has_states)
+        forget(module)
+        with torch.no_grad():
+            assert_equal(*(flat(module(x, states)) for _ in range(2)))
+        forget(module)
+        assert_equal(*(training_step(module, x, states) for _ in range(2)))
+    assert served == ([True] * 4 if "heads" not in options else [])
+
+
+@pytest.mark.parametrize("options", [{"proj_size": 3}, {}], ids=str)
+def test_gradients_of_some(options: dict[str, int], served: list[bool]) -> None:
+    module = small(num_layers=2, **options)
+    x, states = data_of(module)
+    everything = [x, *states, *module.parameters()]
+    for places in ([0], [1], [2], [3, 5], [2, len(everything) - 1]):
+        for place, leaf in enumerate(everything):
+            leaf.requires_grad_(place in places)
+        forget(module)
+        assert_equal(*(training_step(module, x, states) for _ in range(2)))
+    assert served == [True] * 5
+    with torch.inference_mode():
+        assert not module(x, states)[0].requires_grad
+    for leaf in everything:
+        leaf.requires_grad_(False)
+    assert not module(x, states)[0].requires_grad
+    assert served == [True] * 7
+
+
+def test_one_output_has_a_gradient(served: list[bool]) -> None:
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    for index in range(3):
+        forget(module)
+        results = []
+        for _ in range(2):
+            loss = flat(module(x, states))[index].sum()
+            results.append(list(torch.autograd.grad(loss, [x, *states, *module.parameters()])))
+        assert_equal(*results)
+    assert served == [True] * 3
+
+
+def test_layouts_of_arguments(served: list[bool]) -> None:
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    expected = training_step(module, x, states)
+    turned = torch.randn(6, 3, 4).permute(2, 1, 0).copy_(x).detach().requires_grad_()
+    others = tuple(torch.randn(8, 3, 2).permute(2, 1, 0).copy_(s).detach().requires_grad_() for s in states)
+    assert not any(value.is_contiguous() for value in (turned, *others))
+    found = training_step(module, turned, others)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+    parameters = [torch.nn.Parameter(value.detach()) for value in (x, *states)]
+    assert_equal(training_step(module, parameters[0], tuple(parameters[1:])), expected)
+    assert served == [True, True]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_retained_and_differentiable_graphs(cell: str, served: list[bool]) -> None:
+    module = small(cell, num_layers=2)
+    x, states = data_of(module)
+    expected = training_step(module, x, states)
+    output = module(x, states)[0]
+    for _ in range(3):
+        assert_equal(*(list(torch.autograd.grad(output.sum(), [x], retain_graph=True)) for _ in range(2)))
+    assert_equal(training_step(module, x, states, retain_graph=True), expected)
+    gradient = torch.autograd.grad(module(x, states)[0].square().sum(), [x], create_graph=True)[0]
+    with pytest.raises(prnn.NotSupportedError, match="differentiated once more"):
+        gradient.sum().backward()
+    given = torch.randn(2, *output.shape)
+    together = torch.autograd.grad(module(x, states)[0], [x], given, is_grads_batched=True)[0]
+    for one, found in zip(given, together, strict=True):
+        torch.testing.assert_close(torch.autograd.grad(module(x, states)[0], [x], one)[0], found)
+    assert all(served)
+
+
+def test_saved_tensors_that_were_elsewhere(served: list[bool]) -> None:
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    expected = training_step(module, x, states)
+    with torch.autograd.graph.save_on_cpu():
+        found = training_step(module, x, states)
+    assert_equal(found, expected)
+
+    def double_matrix(saved: Tensor) -> Tensor:
+        return saved.double() if saved.dim() == 2 else saved
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, double_matrix)
+    with hooks, pytest.raises(ValueError, match="a weight has dtype"):
+        training_step(module, x, states)
+    assert served == [True] * 2
+
+
+class Operators(TorchDispatchMode):
+    """Their names, of all calls that the dispatcher sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_backward_pass_that_somebody_looks_at(served: list[bool]) -> None:
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    expected = training_step(module, x, states)
+    results = flat(module(x, states))
+    loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+    with Operators() as operators:
+        found = torch.autograd.grad(loss, [x, *states, *module.parameters()])
+    assert_equal(list(found), expected[3:])
+    assert "prnn.rnn_backward.default" in operators.names
+    with Operators() as operators:
+        module(x, states)
+    assert "prnn.rnn.default" in operators.names
+    assert served == [True, False]
+
+
+def test_another_thread(served: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    expected = training_step(module, x, states)
+    monkeypatch.setattr(_rnn_kernels, "backward_plain", None)  # whose objects are the first thread's
+    found: list[list[Tensor]] = []
+
+    def run_in_thread(call: Callable[[], object]) -> None:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    run_in_thread(lambda: found.append(training_step(module, x, states)))
+    output = flat(module(x, states))
+    loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(output))
+    leaves = [x, *states, *module.parameters()]
+    run_in_thread(lambda: found.append([*(value.detach() for value in output), *torch.autograd.grad(loss, leaves)]))
+    assert_equal(found[0], expected)
+    assert_equal(found[1], expected)
+    assert served == [False, True]
+
+
+def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
+    module = small(dtype=torch.float64)
+    x, states = data_of(module)
+    module(x)
+    module(x, lengths=[4, 2, 1])
+    module(x, reset=torch.zeros(4, 3, dtype=torch.bool))
+    module(x, return_cells=True)
+    assert not served
+    module(torch.nn.utils.rnn.pack_sequence([x[:, 0]]))
+    module(x[:, :0])
+    torch.func.vmap(lambda some: module(some)[0])(torch.stack([x, x]))
+    with torch.autocast("cpu"):
+        module(x)
+    with torch.autograd.forward_ad.dual_level():
+        module(x)
+    nested = torch.nested.nested_tensor([x[0].detach(), x[1].detach()])
+    for value in (x[None], x[0, 0]):
+        with pytest.raises(ValueError, match="it must have 3, or 2 if unbatched"):
+            module(value)
+    bad = ((x.float(), ValueError), (x[..., :5], ValueError), (x[:0], ValueError))
+    for argument, error in (*bad, (x.detach().to_sparse(), TypeError), (nested, TypeError), ([x], TypeError)):
+        with pytest.raises(error):
+            module(argument)
+    for hx in ((states[0], x), (states[0].float(), None), (torch.zeros(1, 2, 8).double(), None)):
+        with pytest.raises(ValueError, match=r"hx\[.\] has"):
+            module(x, hx)
+    with pytest.raises(ValueError, match="reset_hx is given"):
+        module(x, reset_hx=states)
+    with pytest.raises(ValueError, match=r"hx\[0\] has shape"):
+        module(x[:, 0], states)
+    assert not any(served)
+    assert torch.equal(module(x, states)[0], module(x, states)[0])
+    assert served[-1]
+
+
+def change_attribute(module: Any) -> None:
+    module.backend = "persistent"
+
+
+def change_parameter(module: Any) -> None:
+    module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.detach() * 2)
+
+
+def change_parameter_unseen(module: Any) -> None:
+    module._parameters["bias_ih_l0"] = torch.nn.Parameter(module.bias_ih_l0.detach() * 2)
+
+
+def change_flat_weights(module: Any) -> None:
+    module._flat_weights[1] = module.weight_hh_l0 * 2
+
+
+def change_data(module: Any) -> None:
+    module.weight_hh_l0.data = module.weight_hh_l0.data * 2
+
+
+def change_order(module: Any) -> None:
+    module.weight_hh_l0.data = module.weight_hh_l0.data.view(8, 32).t()
+
+
+def change_mode(module: Any) -> None:
+    module.train()
+
+
+def parametrize(module: Any) -> None:
+    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_attribute,
+        change_parameter,
+        change_parameter_unseen,
+        change_flat_weights,
+        change_data,
+        change_order,
+        change_mode,
+        parametrize,
+    ],
+)
+def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], served: list[bool]) -> None:
+    module = small()
+    x, states = data_of(module)
+    module(x, states)
+    change(module)
+    weights = [value.detach().clone() for value in module._packed_weights()]
+    found = module(x, states)[0]
+    assert not any(served)
+    other = small()
+    for parameter, value in zip(other._packed_weights(), weights, strict=True):
+        parameter.data.copy_(value)
+    assert torch.equal(other(x, states)[0], found)
+
+
+def test_shapes_and_types_at_the_same_place(served: list[bool]) -> None:
+    module = small().requires_grad_(False)
+    x, states = data_of(module)
+    module(x, states)
+    kept = module.weight_hh_l0.data
+    module.weight_hh_l0.data = kept.view(8, 32)
+    with pytest.raises(ValueError, match="weight_hh_l0 has shape"):
+        module(x, states)
+    module.weight_hh_l0.data = kept
+    module(x, states)
+    module.weight_hh_l0.data = kept.view(torch.int32)
+    with pytest.raises(ValueError, match="a weight has dtype"):
+        module(x, states)
+    assert served == [False, False]
+
+
+def test_values_of_parameters_may_change(served: list[bool]) -> None:
+    module, other = small(), small()
+    x, states = data_of(module)
+    module(x, states)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(2)
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(module(x, states)[0], other(x, states)[0])
+    assert served == [True]
+
+
+def test_copies_and_pickles_have_none(served: list[bool]) -> None:
+    module = small()
+    x, states = data_of(module)
+    expected = module(x, states)[0]
+    for made in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert "_torchs_calls" not in vars(made)
+        assert torch.equal(made(x, states)[0], expected)
+    assert not served
+
+
+def test_dropout_draws_its_masks(served: list[bool]) -> None:
+    module = small(num_layers=2, dropout=0.5).train()
+    x, states = data_of(module)
+    assert not torch.equal(module(x, states)[0], module(x, states)[0])
+    assert not served
+
+
+@pytest.mark.parametrize("cell", ["GRU", "LSTM", "RNN"])
+def test_those_in_bfloat16_that_are_torchs(cell: str, served: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, int, int]] = []
+
+    def is_faster(
+        instructions: str, is_autocast: bool, mode: str, training: bool, hidden: int, steps: int, batch: int
+    ) -> bool:
+        asked.append((training, steps, batch))
+        return steps == 4
+
+    monkeypatch.setattr(_torch_on_cpu, "_is_faster", is_faster)
+    for options in ({"num_layers": 2}, {"batch_first": True, "bias": False}):
+        ours = small(cell, dtype=torch.bfloat16, **options)
+        theirs = make(torch.nn, cell, 6, 8, dtype=torch.bfloat16, **options)
+        theirs.load_state_dict(ours.state_dict())
+        for has_states in (False, True):
+            x, states = data_of(ours, has_states=has_states)
+            assert_equal(training_step(ours, x, states), training_step(theirs, x, states))
+    assert served == [True] * 2
+    assert asked == [(True, 4, 3)] * 4
+    with torch.no_grad():
+        ours(x[:, :3], states)
+    assert asked[-1] == (False, 3, 3)
+    persistent = small(cell, dtype=torch.bfloat16, backend="persistent", **options)
+    for _ in range(2):
+        persistent(x, states)
+    assert len(asked) == 5
