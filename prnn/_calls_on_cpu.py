@@ -18,6 +18,7 @@ from prnn._ops._layer import Config, layer
 from prnn._ops._operator import _PLAIN, _undisturbed
 from prnn._ops._steps import steps_of
 from prnn._ops.rnn import PlainCall, call_plainly
+from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._torch_on_cpu import is_faster, run_operator, takes_torchs
 
 __all__ = ["CallsOnCpu", "calls_on_cpu"]
@@ -34,7 +35,9 @@ class CallsOnCpu:
 
     is_any = True
 
-    def __init__(self, module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> None:
+    def __init__(
+        self, module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
+    ) -> None:
         self.stack = stack = layer(config, input.dtype, input.size(-1), input.device)
         self.library, self.thread = handle(input.device), get_ident()
         self.dtype, self.input_size, self.batch_first = input.dtype, input.size(-1), module.batch_first
@@ -44,10 +47,7 @@ class CallsOnCpu:
         self.addresses = [weight.data_ptr() for weight in weights]
         places = itertools.accumulate((weight.numel() for weight in weights), initial=0)
         self.layouts = [(weight.shape, weight.stride(), place) for weight, place in zip(weights, places, strict=False)]
-        self.parameters = [
-            (name, parameter, parameter.data_ptr(), parameter.shape)
-            for name, parameter in zip(module._flat_weights_names, module._flat_weights, strict=True)
-        ]
+        self.own = OwnParameters(module, parameters, input.dtype)
 
     def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None for any other call, and where arguments
@@ -63,24 +63,14 @@ class CallsOnCpu:
         hx, cx, reset_hx, reset_cx = states
         if reset_hx is not None or reset_cx is not None or (cx is not None and not self.stack.is_lstm):
             return None
-        wants_grad = input.requires_grad
         if not is_batched:
             input = input.unsqueeze(1)
         elif self.batch_first:
             input = input.transpose(0, 1)
-        parameters, dtype = module._parameters, self.dtype
-        for (name, weight, address, weight_shape), flat in zip(self.parameters, module._flat_weights, strict=True):
-            if (
-                parameters.get(name) is not weight
-                or flat is not weight
-                or weight.data_ptr() != address
-                or weight.dtype is not dtype
-                or weight.shape != weight_shape
-                or not weight.is_contiguous()
-            ):
-                vars(module).pop("_torchs_calls", None)
-                return None
-            wants_grad = wants_grad or weight.requires_grad
+        wants_grad = self.own.want_grad(module)
+        if wants_grad is None:
+            return None
+        wants_grad = wants_grad or input.requires_grad
         steps, batch = input.shape[:2]
         for state, (count, size) in zip((hx, cx), self.state_shapes, strict=True):
             if state is not None:
@@ -115,9 +105,8 @@ def calls_on_cpu(module: Any, input: Tensor, weights: Sequence[Tensor], config: 
     """Of a module that is called with this input; None where its calls are others."""
     if config.dropout > 0 or config.heads > 1 or not _undisturbed() or _is_autocast() or type(input) is not Tensor:
         return None
-    for name, flat in zip(module._flat_weights_names, module._flat_weights, strict=True):
-        parameter = module._parameters.get(name)
-        if parameter is not flat or type(parameter) is not Parameter:
-            return None
+    parameters = own_parameters(module)
+    if parameters is None:
+        return None
     stack = layer(config, input.dtype, input.size(-1), input.device)
-    return CallsOnCpu(module, input, weights, config) if kernels.lie_packed(weights, stack, input) else None
+    return CallsOnCpu(module, parameters, input, weights, config) if kernels.lie_packed(weights, stack, input) else None

@@ -18,6 +18,7 @@ from prnn._ops._layer import Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _undisturbed
 from prnn._ops._precision import allows_tf32_rnn
+from prnn._own_parameters import OwnParameters, own_parameters
 
 __all__ = ["TorchsCalls", "torchs_calls"]
 
@@ -51,7 +52,9 @@ class TorchsCalls:
 
     Whatever is looked at in every call takes time, so that a size that has been found once is found at once."""
 
-    def __init__(self, module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> None:
+    def __init__(
+        self, module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
+    ) -> None:
         self.stack = stack = layer(config, input.dtype, input.size(-1), input.device)
         self.takes = stack.takes_torchs if kernels.lie_packed(weights, stack, input) else (False, False)
         self.is_any = True in self.takes
@@ -59,11 +62,7 @@ class TorchsCalls:
             return
         self.config, self.dtype, self.device, self.index = config, input.dtype, input.device, input.get_device()
         self.input_size, self.time = input.size(-1), 1 if module.batch_first else 0
-        parameters = [module._parameters[name] for name in module._flat_weights_names]
-        self.weights = [
-            (name, weight, weight.data_ptr())
-            for name, weight in zip(module._flat_weights_names, parameters, strict=True)
-        ]
+        self.own = OwnParameters(module, parameters, input.dtype)
         self.packed = list(weights)
         with torch.inference_mode(False):  # calls with gradients cannot keep what is made in it
             together = _together(weights, stack.params_size)
@@ -92,7 +91,7 @@ class TorchsCalls:
             return None
         steps, batch = shape[self.time], shape[1 - self.time]
         tf32, is_grad_enabled = allows_tf32_rnn(), _is_grad_enabled()
-        size = (steps, batch, tf32, is_grad_enabled, self.weights[0][1].requires_grad)
+        size = (steps, batch, tf32, is_grad_enabled, self.own.parameters[0].requires_grad)
         if (
             size in self.librarys
             or input.device != self.device
@@ -105,19 +104,9 @@ class TorchsCalls:
             or _is_capturing()
         ):
             return None
-        parameters, dtype = module._parameters, self.dtype
-        trains = False
-        for (name, weight, address), flat in zip(self.weights, module._flat_weights, strict=True):
-            if (
-                parameters.get(name) is not weight
-                or flat is not weight
-                or weight.data_ptr() != address
-                or weight.dtype is not dtype
-                or not weight.is_contiguous()
-            ):
-                vars(module).pop("_torchs_calls", None)
-                return None
-            trains = trains or weight.requires_grad
+        trains = self.own.want_grad(module)
+        if trains is None:
+            return None
         wants_grad = trains or input.requires_grad
         hx, cx, is_lstm = states[0], states[1], self.stack.is_lstm
         for state in (hx, cx):
@@ -212,11 +201,10 @@ def torchs_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: 
     as FSDP's do, of which torch's node would not know."""
     if not _undisturbed() or _is_autocast() or type(input) is not Tensor:
         return None
-    for name, flat in zip(module._flat_weights_names, module._flat_weights, strict=True):
-        parameter = module._parameters.get(name)
-        if parameter is not flat or type(parameter) is not Parameter or parameter.untyped_storage().resizable():
-            return None
-    return TorchsCalls(module, input, weights, config)
+    parameters = own_parameters(module)
+    if parameters is None or any(parameter.untyped_storage().resizable() for parameter in parameters):
+        return None
+    return TorchsCalls(module, parameters, input, weights, config)
 
 
 class _Memory:
