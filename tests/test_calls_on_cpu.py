@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from module_changes import CHANGES
 from nn_pairs import CELLS, flat, make, make_states
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -262,51 +263,7 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
     assert served[-1]
 
 
-def change_attribute(module: Any) -> None:
-    module.backend = "persistent"
-
-
-def change_parameter(module: Any) -> None:
-    module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.detach() * 2)
-
-
-def change_parameter_unseen(module: Any) -> None:
-    module._parameters["bias_ih_l0"] = torch.nn.Parameter(module.bias_ih_l0.detach() * 2)
-
-
-def change_flat_weights(module: Any) -> None:
-    module._flat_weights[1] = module.weight_hh_l0 * 2
-
-
-def change_data(module: Any) -> None:
-    module.weight_hh_l0.data = module.weight_hh_l0.data * 2
-
-
-def change_order(module: Any) -> None:
-    module.weight_hh_l0.data = module.weight_hh_l0.data.view(8, 32).t()
-
-
-def change_mode(module: Any) -> None:
-    module.train()
-
-
-def parametrize(module: Any) -> None:
-    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        change_attribute,
-        change_parameter,
-        change_parameter_unseen,
-        change_flat_weights,
-        change_data,
-        change_order,
-        change_mode,
-        parametrize,
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], served: list[bool]) -> None:
     module = small()
     x, states = data_of(module)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from module_changes import CHANGES, change_flat_weights
 from nn_pairs import CELLS, make, make_states
 from torch import Tensor
 
@@ -289,47 +290,7 @@ def test_a_resident_layers_sizes_are_looked_up_once(machine: Machine, monkeypatc
     assert not machine.calls
 
 
-def change_attribute(module: Any) -> None:
-    module.backend = "persistent"
-
-
-def change_parameter(module: Any) -> None:
-    module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.detach().clone())
-
-
-def change_parameter_unseen(module: Any) -> None:
-    module._parameters["bias_ih_l0"] = torch.nn.Parameter(module.bias_ih_l0.detach().clone())
-
-
-def change_flat_weights(module: Any) -> None:
-    module._flat_weights[1] = module.weight_hh_l0 * 2
-
-
-def change_data(module: Any) -> None:
-    module.weight_hh_l0.data = module.weight_hh_l0.data.clone()
-
-
-def change_order(module: Any) -> None:
-    module.weight_hh_l0.data[:8].t_()
-    module.weight_hh_l0.data = module.weight_hh_l0.data.view(8, 24).t()
-
-
-def parametrize(module: Any) -> None:
-    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        change_attribute,
-        change_parameter,
-        change_parameter_unseen,
-        change_flat_weights,
-        change_data,
-        change_order,
-        parametrize,
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
