@@ -1,4 +1,5 @@
-"""LSTMs with layer normalisation on clusters: the kernels' own source, run on the CPU: kernels_on_cpu/."""
+"""LSTMs with layer normalisation, on clusters and by timesteps: the kernels' own source, run on the CPU:
+kernels_on_cpu/."""
 
 import pathlib
 
@@ -51,6 +52,23 @@ def test_a_layer(
         run(program, kind, normalized, hidden=hidden, batches=batches, seed=seed, **more)
 
 
+STEPS = [(4, 1, 128), (4, 1, 140), (4, 0, 300), (1, 1, 37), (1, 0, 101)]  # units at once, whether held, H
+
+
+@pytest.mark.parametrize("kind", ["float", "half"])
+@pytest.mark.parametrize(("pack", "held", "hidden"), STEPS)
+@pytest.mark.parametrize(
+    ("normalized", "more"),
+    [("gates", {}), ("gates", {"masks": 1, "reverse": 1}), ("products", {"masks": 1}), ("none", {"reverse": 1})],
+    ids=str,
+)
+def test_steps(
+    program: pathlib.Path, kind: str, pack: int, held: int, hidden: int, normalized: str, more: dict[str, int]
+) -> None:
+    options = {"column_tiles": 0, "pack": pack, "held": held, "hidden": hidden, "batches": "3,3,2"}
+    run(program, kind, normalized, **options, **more)
+
+
 def test_a_planted_defect_is_found(builder: Builder) -> None:
     barrier, after = "    __syncthreads();\n", "    if (!finishes) return;"
     edit = Edit("layer_norm_lstm/cuda/cluster_forward.cuh", barrier + after, after)
@@ -85,3 +103,20 @@ def test_two_column_tiles_need_the_exchanges_of_normalisation(ordered: pathlib.P
     options = {"type": "float", "hidden": 256, "batches": "9,9,9,9", "column_tiles": 2}
     found = build.find_unordered(ordered, engine="none", **options)
     assert build.is_found("read load_shared(sums_in", "write send_sums(", found), found
+
+
+@pytest.mark.parametrize("kind", ["float", "half"])
+@pytest.mark.parametrize(("pack", "held", "hidden"), STEPS)
+def test_accesses_of_steps_are_ordered(ordered: pathlib.Path, kind: str, pack: int, held: int, hidden: int) -> None:
+    options = {"type": kind, "column_tiles": 0, "pack": pack, "held": held, "hidden": hidden, "batches": "2,2,1"}
+    for normalized in ("gates", "products"):
+        assert build.find_unordered(ordered, engine=normalized, **options) == []
+
+
+def test_a_sum_without_its_barrier_is_found(builder: Builder) -> None:
+    barrier, before = "  __syncthreads();\n", "warps[1][warp] = second;\n"
+    edit = Edit("layer_norm_lstm/cuda/steps_common.cuh", before + barrier, before)
+    broken = builder.run_layer_norm("unordered", (edit,), order=True)
+    options = {"type": "float", "column_tiles": 0, "pack": 4, "hidden": 300, "batches": "2,2"}
+    pairs = build.find_unordered(broken, engine="gates", **options)
+    assert build.is_found("write warps[0][warp] = first", "read warps[0][lane]", pairs)

@@ -16,9 +16,11 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 
+using std::fmax;
 using std::isnan;
 using std::max;
 using std::min;
+using std::sqrt;
 
 namespace gpu {
 
@@ -75,6 +77,13 @@ inline double __longlong_as_double(long long bits) { return gpu::bits_as<double>
 inline int __double2hiint(double value) { return static_cast<int>(gpu::bits_as<uint64_t>(value) >> 32); }
 inline int __double2loint(double value) { return static_cast<int>(gpu::bits_as<uint64_t>(value)); }
 inline int __viaddmax_s32(int a, int b, int least) { return max(static_cast<int>(unsigned(a) + unsigned(b)), least); }
+template <class T>
+PRNN_IN_CALLER T atomicAdd(T* to, T value) {
+  gpu::may_yield();
+  const T before = *to;
+  *to = before + value;
+  return before;
+}
 template <class T>
 T __ldcs(const T* from) {
   gpu::may_yield();

@@ -36,6 +36,8 @@ Options parse_options(int count, char** words) {
     if (name == "backward_cluster") options.backward_cluster = number();
     if (name == "replicas") options.replicas = number();
     if (name == "column_tiles") options.column_tiles = number();
+    if (name == "pack") options.pack = number();
+    if (name == "held") options.held = number() != 0;
     if (name == "blocks") options.blocks = number();
     if (name == "backward") options.has_backward = number() != 0;
     if (name == "layers") options.layers = number();

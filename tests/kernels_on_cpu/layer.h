@@ -12,7 +12,9 @@ struct Options {
   std::string engine = "mma";
   int forward_units = 1, backward_units = 1, backward_cluster = 1;  // of mma: in eights, and blocks
   int replicas = 1;
-  int column_tiles = 1;  // of LSTMs with layer normalisation: of a cluster
+  int column_tiles = 1;  // of LSTMs with layer normalisation: of a cluster; 0: kernels of single timesteps
+  int pack = 1;          // of those: units that a thread loads at once
+  bool held = true;      // and whether a thread has no more
   int layers = 1;
   int blocks = 0;  // that a GPU has room for, which makes a stack's plan; 0: an H200's
   bool has_backward = true;

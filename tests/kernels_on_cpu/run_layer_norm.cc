@@ -1,6 +1,7 @@
-// An LSTM with layer normalisation by the cluster kernels, beside the formulas of prnn_layer_norm_lstm.h in double:
-// forward in full, backward differences of the loss sum(dy y) + sum(dcy cy) for some elements of each array. As
-// run_layer.cc; engine=gates, products or none: what is normalised. A timestep's batch says which sequences reach it.
+// An LSTM with layer normalisation by the cluster kernels, or those of single timesteps, beside the formulas of
+// prnn_layer_norm_lstm.h in double: forward in full, backward differences of the loss sum(dy y) + sum(dcy cy) for some
+// elements of each array. As run_layer.cc; engine=gates, products or none: what is normalised. A timestep's batch says
+// which sequences reach it.
 #include "layer.h"
 #include "layer_norm_kernels.h"
 #include "rnn/cuda/common/launch.cuh"
@@ -36,7 +37,8 @@ class LayerNorm {
         dh0_(o_.type, states()),
         dc0_(o_.type, states()),
         stats_(Type::kFloat, size_t{4} * steps_ * N_),
-        sums_(Type::kFloat, size_t(o_.replicas) * kLayerNormLstmParameterRows * H_, 0) {
+        partials_(COLUMN_TILES == 0 ? N_ : o_.replicas),
+        sums_(Type::kFloat, size_t(partials_) * kLayerNormLstmParameterRows * H_, 0) {
     const size_t sizes[kInputs] = {4 * all(),      states(),   states(),   size_t(4) * H_,
                                    size_t(4) * H_, size_t(H_), size_t(H_), size_t(4) * H_ * H_};
     for (int i = 0; i < kInputs; ++i) {
@@ -69,14 +71,11 @@ class LayerNorm {
     if (o_.masks) p.zoneout_mask = zoneout_.data(), p.recurrent_mask = mask_.data();
     p.lengths = lengths_.data();
     p.y = y_.data(), p.cy = cy_.data(), p.gates = gates_.data(), p.cells = cells_.data(), p.stats = stats_.floats();
-    constexpr int kHidden = kLargest[COLUMN_TILES - 1];
-    using Forward = LayerNormLstmForwardLayout<T, kHidden, kCluster, COLUMN_TILES>;
-    using Backward = LayerNormLstmBackwardLayout<T, kHidden, kCluster, COLUMN_TILES>;
-    if (!ends<Forward>(layer_norm_lstm_forward<T, kHidden, kCluster, COLUMN_TILES>, p)) return false;
+    if (!run_forward(p)) return false;
     if (!order::kOn) compare_forward();
     p.dy = dy_.data(), p.dcy = dcy_.data(), p.dx = dx_.data(), p.da = p.products ? da_.data() : dx_.data();
     p.dh0 = dh0_.data(), p.dc0 = dc0_.data(), p.sums = sums_.floats();
-    if (!ends<Backward>(layer_norm_lstm_backward<T, kHidden, kCluster, COLUMN_TILES>, p)) return false;
+    if (!run_backward(p)) return false;
     if (!order::kOn) compare_backward();
     return true;
   }
@@ -86,11 +85,102 @@ class LayerNorm {
   size_t all() const { return states() * steps_; }
   bool normalizes() const { return o_.engine != "none"; }
 
+  using Params = LayerNormLstmParams<float>;
+
+  bool run_forward(const Params& p) {
+    if constexpr (COLUMN_TILES == 0) {
+      run_forward_steps(p);
+      return true;
+    } else {
+      constexpr int kHidden = kLargest[COLUMN_TILES - 1];
+      using Layout = LayerNormLstmForwardLayout<T, kHidden, kCluster, COLUMN_TILES>;
+      return ends<Layout>(layer_norm_lstm_forward<T, kHidden, kCluster, COLUMN_TILES>, p);
+    }
+  }
+  bool run_backward(const Params& p) {
+    if constexpr (COLUMN_TILES == 0) {
+      run_backward_steps(p);
+      return true;
+    } else {
+      constexpr int kHidden = kLargest[COLUMN_TILES - 1];
+      using Layout = LayerNormLstmBackwardLayout<T, kHidden, kCluster, COLUMN_TILES>;
+      return ends<Layout>(layer_norm_lstm_backward<T, kHidden, kCluster, COLUMN_TILES>, p);
+    }
+  }
   template <class Layout>
-  bool ends(void (*kernel)(LayerNormLstmFloats), const LayerNormLstmParams<float>& p) {
+  bool ends(void (*kernel)(LayerNormLstmFloats), const Params& p) {
     return launch_cluster(kernel, kCluster, Layout::kThreads, sizeof(typename Layout::Shared), p, nullptr) ==
                cudaSuccess &&
            timed_out_ == 0;
+  }
+
+  // Timesteps as the backend enqueues them, with products in place of cuBLAS'.
+  void run_forward_steps(const Params& p) {
+    std::vector<float> product(4 * states()), c(states());
+    Array masked(o_.type, states());
+    for (size_t i = 0; i < states(); ++i) {
+      c[i] = static_cast<float>(arrays_[kC0][i]);
+      masked.set(i, arrays_[kH0][i] * (o_.masks ? mask_[i] : 1));
+    }
+    for (int s = 0; s < steps_; ++s) {
+      for (int n = 0; n < N_; ++n) {
+        for (int r = 0; r < 4 * H_; ++r) {
+          double sum = 0;
+          for (int k = 0; k < H_; ++k) {
+            const double h = s > 0 && !o_.masks ? y_[(p.row_of(s - 1) + n) * H_ + k] : masked[size_t(n) * H_ + k];
+            sum += arrays_[kRecurrent][size_t(r) * H_ + k] * h;
+          }
+          product[size_t(n) * 4 * H_ + r] = static_cast<float>(sum);
+        }
+      }
+      launch([&](auto pack, auto is_held) {
+        forward_step<T, float, pack, is_held>(p, s, product.data(), c.data(), o_.masks ? masked.data() : nullptr);
+      });
+    }
+  }
+  void run_backward_steps(const Params& p) {
+    const int parts = sizeof(T) == 2 ? 4 : 1;
+    const Array& da = p.products ? da_ : dx_;
+    std::vector<float> product(parts * states()), direct(states()), dc;
+    for (size_t i = 0; i < states(); ++i) dc.push_back(static_cast<float>(dcy_[i]));
+    for (int s = steps_ - 1; s >= 0; --s) {
+      const float* const later = s == steps_ - 1 ? nullptr : product.data();
+      launch([&](auto pack, auto is_held) {
+        backward_step<T, float, pack, is_held>(p, s, later, parts, direct.data(), dc.data());
+      });
+      for (size_t i = 0; i < product.size(); ++i) {
+        const size_t part = i / states(), n = i % states() / H_, k = i % H_, rows = 4 * H_ / parts;
+        double sum = 0;
+        for (size_t r = part * rows; r < (part + 1) * rows; ++r)
+          sum += da[(p.row_of(s) + n) * 4 * H_ + r] * arrays_[kRecurrent][r * H_ + k];
+        product[i] = static_cast<float>(sum);
+      }
+    }
+    for (size_t i = 0; i < states(); ++i) {
+      double through = 0;
+      for (int part = 0; part < parts; ++part) through += product[part * states() + i];
+      dh0_.set(i, direct[i] + (o_.masks ? mask_[i] : 1) * through);
+      dc0_.set(i, dc[i]);
+    }
+  }
+  // A thread has one pack of units, or, of so few threads, several.
+  template <class Kernel>
+  void launch(const Kernel& kernel) {
+    const unsigned packs = (H_ + o_.pack - 1) / o_.pack, wanted = (packs + 31) / 32 * 32;
+    const unsigned threads = o_.held && normalizes() ? wanted : 32;
+    const dim3 grid(N_, o_.held ? wanted / threads : 1);
+    const size_t bytes = o_.held ? 0 : size_t(6) * H_ * sizeof(float);
+    using std::bool_constant;
+    using std::integral_constant;
+    gpu::run(grid, threads, bytes, [&] {
+      if (o_.pack == 4) {
+        o_.held ? kernel(integral_constant<int, 4>(), bool_constant<true>())
+                : kernel(integral_constant<int, 4>(), bool_constant<false>());
+      } else {
+        o_.held ? kernel(integral_constant<int, 1>(), bool_constant<true>())
+                : kernel(integral_constant<int, 1>(), bool_constant<false>());
+      }
+    });
   }
 
   // LN(v), or v.
@@ -167,7 +257,7 @@ class LayerNorm {
         if (input < kGateGain) {
           found = (input == kX ? dx_ : input == kH0 ? dh0_ : dc0_)[element];
         } else {
-          for (int r = 0; r < o_.replicas; ++r)
+          for (int r = 0; r < partials_; ++r)
             found += sums_[(size_t(r) * kLayerNormLstmParameterRows + first_row[input]) * H_ + element];
         }
         comparison.add(found, difference(values[element]));
@@ -188,7 +278,9 @@ class LayerNorm {
   Options o_;
   int H_, steps_, N_, timed_out_ = 0;
   std::mt19937 bits_{5};
-  Array y_, cy_, dy_, dcy_, zoneout_, mask_, gates_, cells_, dx_, da_, dh0_, dc0_, stats_, sums_;
+  Array y_, cy_, dy_, dcy_, zoneout_, mask_, gates_, cells_, dx_, da_, dh0_, dc0_, stats_;
+  int partials_;
+  Array sums_;
   std::vector<Array> arrays_;
   std::vector<std::vector<double>> values_;
   std::vector<int> lengths_;
@@ -196,6 +288,9 @@ class LayerNorm {
 
 template <class T>
 bool run(const Options& options) {
+  if constexpr (!std::is_same_v<T, Tf32>) {
+    if (options.column_tiles == 0) return LayerNorm<T, 0>(options).run();
+  }
   return options.column_tiles == 1 ? LayerNorm<T, 1>(options).run() : LayerNorm<T, 2>(options).run();
 }
 

@@ -206,15 +206,15 @@ __device__ void sum_over_block(SumsOfWarps<Real>& warps, Real& first, Real& seco
 }
 
 template <class Real>
-struct Moments {
+struct BlockMoments {
   Real mean, deviation;  // the latter's inverse
 };
 
 // Of value(Kept, i) with i < VALUES, of all units. Sums of a warp are around one of its values, and those of the block
 // around the first warp's mean: a mean that is large costs no digits.
 template <int VALUES, class Real, class Units, class Value>
-__device__ Moments<Real> moments_over_block(SumsOfWarps<Real>& warps, Units& units, int hidden, Real epsilon,
-                                            const Value& value) {
+__device__ BlockMoments<Real> moments_over_block(SumsOfWarps<Real>& warps, Units& units, int hidden, Real epsilon,
+                                                 const Value& value) {
   const Real share = Real{1} / (VALUES * hidden), share_of_warp = Real{1} / (VALUES * units.of_warp(threadIdx.x / 32));
   const Real origin = __shfl_sync(kWholeWarp, value(units.first(), 0), 0);
   Real sum = 0, squares = 0;

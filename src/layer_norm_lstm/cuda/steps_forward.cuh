@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kMostStepThreads<Real, V>, 1)
       }
     }
   });
-  Moments<Real> gates{0, 1}, cells{0, 1};
+  BlockMoments<Real> gates{0, 1}, cells{0, 1};
   if (p.normalizes) {
     gates = moments_over_block<4>(of_gates, units, H, p.epsilon, [](const Kept& kept, int g) { return kept.a[g]; });
   }
