@@ -69,6 +69,11 @@ def test_a_product_waits_for_the_last_one(fake: Fake) -> None:
     assert fake.run("1 2") == both[0] + both[1]
 
 
+def test_several_products_are_one_call(fake: Fake) -> None:
+    """cuBLAS is column-major: the second matrix is its first."""
+    assert fake.run("-1") == ["wait 1", "3 products 1 in workspace 0, 30, 20 and 40 apart", "record 1"]
+
+
 def test_products_of_a_graph_have_another_workspace_and_no_events(fake: Fake) -> None:
     lines = fake.run("capture 3 end 1")
     assert lines == ["product 3 in workspace 1", "wait 1", "product 1 in workspace 0", "record 1"]

@@ -1,6 +1,6 @@
 // Matrix products on a fake GPU: cublas_calls STEP... makes them with the libcublas that the loader finds and prints
-// what comes of them. A number is a product on that stream; "capture" and "end" are around products of a graph. FAIL
-// names functions of the runtime that fail.
+// what comes of them. A number is a product on that stream, a negative one several; "capture" and "end" are around
+// products of a graph. FAIL names functions of the runtime that fail.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -82,9 +82,13 @@ int main(int count, char** steps) {
       is_captured = step == "capture";
       continue;
     }
-    context.stream = reinterpret_cast<prnnStream_t>(std::stoul(step));
+    const int stream = std::stoi(step);
+    context.stream = reinterpret_cast<prnnStream_t>(static_cast<size_t>(std::abs(stream)));
+    MatrixView a = view, b = view;
+    if (stream < 0) a.apart = 20, b.apart = 30;
     try {
-      run_gemm(context, 2, 2, 2, 1, view, view, 0, values, PRNN_DATA_FLOAT, 2);
+      run_gemm(context, 2, 2, 2, 1, a, b, 0, values, PRNN_DATA_FLOAT, 2, FloatProduct::kFloat32, stream < 0 ? 3 : 1,
+               40);
     } catch (const Failure& failure) {
       std::printf("status %d: %s, %d left\n", failure.status(), failure.what(), last_error);
     }

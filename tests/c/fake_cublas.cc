@@ -27,4 +27,11 @@ int cublasGemmEx(void*, int, int, int m, int, int, ...) {
   std::printf("product %zu in workspace %d\n", reinterpret_cast<size_t>(stream), workspaces[workspace]);
   return 0;
 }
+int cublasGemmStridedBatchedEx(void*, int, int, int, int, int, const void*, const void*, int, int, long long a_apart,
+                               const void*, int, int, long long b_apart, const void*, void*, int, int,
+                               long long c_apart, int count, int, int) {
+  std::printf("%d products %zu in workspace %d, %lld, %lld and %lld apart\n", count, reinterpret_cast<size_t>(stream),
+              workspaces[workspace], a_apart, b_apart, c_apart);
+  return 0;
+}
 }
