@@ -118,16 +118,16 @@ __global__ void __launch_bounds__(kMostStepThreads<Real, V>, 1)
   const int H = p.sizes.hidden, n = blockIdx.x;
   const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
   const int length = p.length_of(n);
+  if (p.timestep_of(s) >= length) {  // of which forward kept nothing
+    pass_by_backward<T, Real, V>(p, s, n, product, parts, direct);
+    return;
+  }
   const bool is_first = p.is_first(s, length);
   const auto load = [&](int u) { return Loads(p, s, is_first, product, parts, direct, dc, u); };
   Units<Loads, Kept, V, IS_HELD, decltype(load)> units(H, load);
   const Real deviation = p.stats[row * 4], cell_deviation = p.stats[row * 4 + 2];
   const int64_t row_before = is_first ? row : p.row_of(s - 1) + n;
   const Real mean_before = p.stats[row_before * 4 + 1], deviation_before = p.stats[row_before * 4 + 2];
-  if (p.timestep_of(s) >= length) {
-    pass_by_backward<T, Real, V>(p, s, n, product, parts, direct);
-    return;
-  }
   const auto normalized = [](const Loads& loads, int g, int v) { return loads.normalized[v].template get<Real>(g); };
   const auto gate = [&](const Loads& loads, int g, int v) {
     return loads.sums.of(p.products, g, v, normalized(loads, g, v));
