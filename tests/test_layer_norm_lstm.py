@@ -15,6 +15,7 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_sequence
 
 import prnn
+from prnn import _lstm_layers
 from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm, layer_norm_lstm_plan
 
 KINDS = ["gates", "products", "none"]
@@ -455,3 +456,11 @@ def test_results_are_reproducible() -> None:
     case = Case(9, 4, 30, masks=True)
     first, second = (results(case, torch.float32, "cpu", False) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("lengths", [[5, 1, 3], [2, 4], [5, 5], [1], []], ids=str)
+def test_lengths_that_are_constants_of_a_graph(lengths: list[int]) -> None:
+    """What a capture on a GPU makes of them."""
+    found = _lstm_layers._constant_lengths(torch.tensor(lengths, dtype=torch.int64), torch.zeros(5, len(lengths), 2))
+    assert found.dtype == torch.int32
+    assert found.tolist() == lengths
