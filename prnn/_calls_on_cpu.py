@@ -52,9 +52,11 @@ class CallsOnCpu:
     def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None for any other call, and where arguments
         are wrong. states: hx, cx, and those of a reset."""
-        if type(input) not in _PLAIN or input.dtype is not self.dtype or not input.is_cpu or input.is_nested:
+        if type(input) not in _PLAIN or input.dtype is not self.dtype or not input.is_cpu or input.is_neg():
             return None
-        if get_ident() != self.thread or input.layout is not _strided or _is_autocast() or not _undisturbed():
+        if get_ident() != self.thread or input.layout is not _strided or input.is_nested:
+            return None
+        if _is_autocast() or not _undisturbed():
             return None
         shape = input.shape
         is_batched = len(shape) == 3
@@ -94,6 +96,7 @@ class CallsOnCpu:
         return (
             type(state) in _PLAIN
             and not state.is_nested
+            and not state.is_neg()
             and state.shape == shape
             and state.dtype is self.dtype
             and state.is_cpu

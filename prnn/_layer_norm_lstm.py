@@ -126,8 +126,8 @@ class LayerNormLSTM(NotScriptable):
         self.dropout = float(dropout)
         self.zoneout = float(zoneout)
         self.recurrent_dropout = float(recurrent_dropout)
-        self.forget_bias = forget_bias
-        self.eps = eps
+        self.forget_bias = float(forget_bias)
+        self.eps = float(eps)
         gates = (4 * hidden_size,)
         for kind, layer, name in self._names():
             width = input_size if layer == 0 else hidden_size * self._directions

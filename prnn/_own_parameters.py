@@ -38,12 +38,12 @@ class OwnParameters:
 
 
 def own_parameters(module: Any) -> list[Parameter] | None:
-    """In torch's order; None where the module does not tell which weights it has: subclasses of Parameter, or others in
-    the list of flat weights."""
+    """In torch's order; None where the module does not tell which weights it has (subclasses of Parameter, or others in
+    the list of flat weights), or memory holds their negatives."""
     found = []
     for name, flat in zip(module._flat_weights_names, module._flat_weights, strict=True):
         parameter = module._parameters.get(name)
-        if parameter is not flat or type(parameter) is not Parameter:
+        if parameter is not flat or type(parameter) is not Parameter or parameter.is_neg():
             return None
         found.append(parameter)
     return found

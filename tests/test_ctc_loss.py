@@ -178,6 +178,17 @@ def test_strides_do_not_matter():
         assert torch.equal(gradient, torch.autograd.grad(again, same)[0])
 
 
+@pytest.mark.parametrize("wants_grad", [False, True])
+def test_logits_in_memory_of_their_negatives(wants_grad):
+    x, *rest = batch()
+    expected = prnn.ctc_loss(x, *rest, blank=BLANK - 1)
+    negated = torch._neg_view(-x.detach()).requires_grad_(wants_grad)
+    found = prnn.ctc_loss(negated, *rest, blank=BLANK - 1)
+    torch.testing.assert_close(found, expected.detach() if not wants_grad else expected)
+    if wants_grad:
+        torch.testing.assert_close(*(torch.autograd.grad(*pair)[0] for pair in ((found, negated), (expected, x))))
+
+
 def test_gradient_adds_up_to_zero_over_the_classes():
     x, *rest = batch()
     (gradient,) = torch.autograd.grad(prnn.ctc_loss(x, *rest), x)

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -195,3 +196,8 @@ def test_a_subclass_with_arguments_of_its_own_has_a_repr() -> None:
 
     text = "Scaled(scale=2.0, blank=0, reduction='mean', zero_infinity=True)"
     assert repr(Scaled(2.0, zero_infinity=True)) == text
+
+
+def test_numpys_numbers() -> None:
+    for module in (prnn.nn.LSTM, prnn.nn.LayerNormLSTM):
+        assert "np." not in repr(module(3, 4, forget_bias=np.float64(0.5), zoneout=np.float32(0.25)))

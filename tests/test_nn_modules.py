@@ -83,6 +83,21 @@ def test_non_contiguous_arguments(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
+def test_arguments_in_memory_of_their_negatives(cell: str) -> None:
+    """As the imaginary part of a complex conjugate lies."""
+    theirs, ours = make_pair(cell, 3, 4)
+    conjugate = torch.randn(1, 1, 3, dtype=torch.complex128).conj()
+    assert conjugate.imag.is_neg()
+    states = [torch._neg_view(state.detach()).requires_grad_() for state in flat(make_states(theirs, 2))]
+    for x in (torch._neg_view(torch.randn(5, 2, 3, dtype=torch.float64)), conjugate.imag.expand(5, 2, 3)):
+        for _ in range(2):  # the second call looks at less
+            compare(theirs, ours, x, tuple(states) if cell == "LSTM" else states[0])
+    x, gradient = torch.randn(5, 2, 3, dtype=torch.float64), torch._neg_view(torch.randn(5, 2, 4, dtype=torch.float64))
+    found, expected = (torch.autograd.grad(m(x)[0], list(m.parameters()), gradient) for m in (ours, theirs))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("cell", CELLS)
 def test_gradients_of_any_subset(cell: str) -> None:
     theirs, ours = make_pair(cell, 3, 4, num_layers=2)
     names = [name for name, _ in ours.named_parameters()]
@@ -94,6 +109,22 @@ def test_gradients_of_any_subset(cell: str) -> None:
             if wanted or input_wanted or states_wanted:
                 x = data(theirs, 4, 2).detach().requires_grad_(input_wanted)
                 compare(theirs, ours, x, make_states(theirs, 2, requires_grad=states_wanted))
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_gradients_of_few_weights_keep_no_memory_of_others(has_run: bool) -> None:
+    lstm = prnn.nn.LSTM(64, 64, num_layers=2)
+    for name, parameter in lstm.named_parameters():
+        parameter.requires_grad_(name.startswith("bias"))
+    output, _ = lstm(torch.randn(3, 2, 64))
+    if has_run:  # a second pass through a graph, which takes another way
+        output.sum().backward(retain_graph=True)
+        lstm.zero_grad()
+    output.sum().backward()
+    for name, parameter in lstm.named_parameters():
+        assert (parameter.grad is None) == name.startswith("weight")
+        if parameter.grad is not None:
+            assert parameter.grad.untyped_storage().nbytes() == parameter.nbytes
 
 
 @pytest.mark.parametrize("output", range(3))

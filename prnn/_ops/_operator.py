@@ -194,9 +194,10 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor has memory, and no class of its own. Those of torch.autograd.grad(is_grads_batched=True) are
-    of torch's class but have none. To be asked where _undisturbed(): torch.compile cannot trace it."""
-    return type(tensor) in _PLAIN and not tensor.is_meta and not is_batched(tensor)
+    """Whether the tensor has memory, which holds its values and not their negatives (`z.conj().imag`), and no class of
+    its own. Those of torch.autograd.grad(is_grads_batched=True) are of torch's class but have none. To be asked where
+    _undisturbed(): torch.compile cannot trace it."""
+    return type(tensor) in _PLAIN and not tensor.is_meta and not tensor.is_neg() and not is_batched(tensor)
 
 
 # Each look-up of an attribute takes time.

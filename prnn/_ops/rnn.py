@@ -350,7 +350,23 @@ def _gradients(
                 strides = weight.stride() if weight.is_contiguous() else weight.contiguous().stride()
                 grads[index] = of_weights.as_strided(weight.shape, strides, place)
             place += weight.numel()
+        if False in needs_weights:
+            grads = _without_others(grads, of_weights)
     return of_data, grads
+
+
+# Bytes of gradients below which a copy costs more than it saves.
+_LITTLE_MEMORY = 2**16
+
+
+def _without_others(grads: list[Tensor | None], of_all: Tensor) -> list[Tensor | None]:
+    """The gradients of the weights that want one: views of those of all weights, whose memory they keep, or copies
+    where most of it is of weights that want none."""
+    if of_all.nbytes < _LITTLE_MEMORY:
+        return grads
+    if 2 * sum(grad.numel() for grad in grads if grad is not None) < of_all.numel():
+        return [None if grad is None else grad.clone() for grad in grads]
+    return grads
 
 
 def _plain_gradients(
@@ -381,7 +397,7 @@ def _plain_gradients(
         of_weights.as_strided(*layout) if wants else None
         for layout, wants in zip(call.layouts, needs_weights, strict=True)
     ]
-    return *of_data, None, *grads
+    return *of_data, None, *(_without_others(grads, of_weights) if False in needs_weights else grads)
 
 
 def _spends_reserve(
@@ -510,11 +526,13 @@ _in_functorch = torch._C._are_functorch_transforms_active
 
 def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing can tell a call of the operator from one of its kernel, which costs a fraction of it: plain
-    tensors with memory that nobody traces, transforms or casts."""
+    tensors, with memory of their values, that nobody traces, transforms or casts."""
+    if not _undisturbed() or _is_any_autocast_enabled():
+        return False
     for tensor in tensors:  # without a generator, which takes longer than what it looks at
-        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_meta):
+        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_meta or tensor.is_neg()):
             return False
-    return _undisturbed() and not _is_any_autocast_enabled()
+    return True
 
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
