@@ -178,7 +178,7 @@ def test_torchs_operator_runs_what_has_little_to_do(layer: Layer) -> None:
 
     frozen = "trains no weight"
     assert found(layer, frozen, 128, 129) == [True, False]
-    assert found(layer, "inference", 1) == found(layer, "trains", 1) == [False]
+    assert found(layer, "inference", 1, 128) == found(layer, "trains", 1, 128) == [False, False]
     wide = on_a_gpu(torch.float32, BEST._replace(hidden_size=129))
     assert found(wide, frozen, 1) == [False]
     two = on_a_gpu(torch.float32, BEST._replace(num_layers=2))
