@@ -259,7 +259,7 @@ def test_calls_that_are_the_librarys(machine: Machine) -> None:
     for state in (x, torch.zeros(1, 3, 8), torch.zeros(1, 2, 8).double(), torch.zeros(1, 8).double()):
         with pytest.raises(ValueError, match="hx has"):
             module(x, state)
-    for state in (torch.zeros(1, 3, 8).double(), torch.zeros(1, 8), torch.zeros(1, 7).double()):
+    for state in (torch.zeros(1, 3, 8).double(), torch.zeros(1, 8), torch.zeros(1, 7).double(), x.detach()[0, 0, 0]):
         with pytest.raises(ValueError, match="hx has"):
             module(x[:, 0], state)
     with pytest.raises(TypeError, match="hx is"):
