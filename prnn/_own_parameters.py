@@ -31,7 +31,7 @@ class OwnParameters:
                 or parameter.shape != shape
                 or not parameter.is_contiguous()
             ):
-                vars(module).pop("_torchs_calls", None)
+                vars(module).pop("_eager_calls", None)
                 return None
             wanted = wanted or parameter.requires_grad
         return wanted

@@ -16,7 +16,7 @@ Classes = dict[type[torch.nn.Module], type[torch.nn.Module]]
 
 _TO_PRNN: Classes = {torch.nn.RNN: nn.RNN, torch.nn.GRU: nn.GRU, torch.nn.LSTM: nn.LSTM}
 _MASKS = ("zoneout", "recurrent_dropout")
-_OWN = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_torchs_calls")
+_OWN = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_eager_calls")
 _TO_TORCH: Classes = {nn.LSTMCell: torch.nn.LSTMCell} | {ours: theirs for theirs, ours in _TO_PRNN.items()}
 
 

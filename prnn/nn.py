@@ -84,7 +84,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0
-    _torchs_calls: TorchsCalls | CallsOnCpu | None = None
+    _eager_calls: TorchsCalls | CallsOnCpu | None = None
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         state["_zero_biases"] = None
-        state.pop("_torchs_calls", None)
+        state.pop("_eager_calls", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         self._init_flat_weights()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("_torchs_calls", None)
+        self.__dict__.pop("_eager_calls", None)
         super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
@@ -266,7 +266,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
         if lengths is None and reset is None and not return_cells and not _is_compiling():
-            calls = self._torchs_calls
+            calls = self._eager_calls
             if calls is not None and calls.is_any and (results := calls.run(self, input, states)) is not None:
                 return results
         weights = self._packed_weights()
@@ -370,10 +370,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             mask_kinds,
         )
         if is_torchs and not uses_masks(self):
-            if batch_sizes is None and self._torchs_calls is None and not _is_compiling():
+            if batch_sizes is None and self._eager_calls is None and not _is_compiling():
                 found = _find_calls(self, input, weights, config)
                 if found is not None:
-                    self.__dict__["_torchs_calls"] = found
+                    self.__dict__["_eager_calls"] = found
             if input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
                 results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
                 if results is not None:

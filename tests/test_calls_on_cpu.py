@@ -68,7 +68,7 @@ def training_step(module: Any, x: Tensor, states: Any, **options: Any) -> list[T
 
 def forget(module: Any) -> None:
     """The next call is looked at in full, and the one after is not."""
-    vars(module).pop("_torchs_calls", None)
+    vars(module).pop("_eager_calls", None)
 
 
 def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
@@ -311,7 +311,7 @@ def test_copies_and_pickles_have_none(served: list[bool]) -> None:
     x, states = data_of(module)
     expected = module(x, states)[0]
     for made in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert "_torchs_calls" not in vars(made)
+        assert "_eager_calls" not in vars(made)
         assert torch.equal(made(x, states)[0], expected)
     assert not served
 

@@ -94,7 +94,7 @@ def make_ready(module: Any, x: Tensor) -> TorchsCalls:
     """As a first call on a GPU leaves it."""
     made = _torch_on_cuda.torchs_calls(module, x, module._packed_weights(), config_of(module))
     assert made is not None
-    vars(module)["_torchs_calls"] = made
+    vars(module)["_eager_calls"] = made
     return made
 
 
@@ -297,7 +297,7 @@ def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], mach
     change(module)
     module(x)
     assert not machine.calls
-    assert "_torchs_calls" not in vars(module)
+    assert "_eager_calls" not in vars(module)
 
 
 def test_another_type_at_the_same_place(machine: Machine) -> None:
@@ -319,7 +319,7 @@ def test_replaced_flat_weights_are_not_the_modules(machine: Machine) -> None:
 def test_values_of_parameters_may_change(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
-    module._torchs_calls.first[2].mul_(2)  # on a GPU it is their memory
+    module._eager_calls.first[2].mul_(2)  # on a GPU it is their memory
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(2)
@@ -334,7 +334,7 @@ def test_training_and_evaluation(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     for step in (module.eval, module.train):
         step()
-        assert module._torchs_calls is None
+        assert module._eager_calls is None
         make_ready(module, x)
         module(x)[0].sum().backward()
     module.requires_grad_(False)
@@ -346,11 +346,11 @@ def test_copies_and_pickles_have_none(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
     for other in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert "_torchs_calls" not in vars(other)
+        assert "_eager_calls" not in vars(other)
         other(x)
     assert not machine.calls
     prnn.convert_back(module)
-    assert "_torchs_calls" not in vars(module)
+    assert "_eager_calls" not in vars(module)
 
 
 def test_parameters_that_are_flat_stay_where_they_are(machine: Machine) -> None:
@@ -378,7 +378,7 @@ def test_moved_parameters_are_packed_anew(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
     module.float()
-    assert module._torchs_calls is None
+    assert module._eager_calls is None
 
 
 def test_inference_before_training(machine: Machine) -> None:
