@@ -25,6 +25,7 @@ class Case:
     dropout: float = 0.0
     projection: int = 0
     has_lengths: bool = False
+    frozen: int = 0  # the lowest layers, that train nothing
 
     def __str__(self) -> str:
         options = [
@@ -32,6 +33,7 @@ class Case:
             "both directions" if self.bidirectional else "",
             f"dropout {self.dropout}" if self.dropout else "",
             "lengths" if self.has_lengths else "",
+            f"{self.frozen} frozen" if self.frozen else "",
         ]
         name = " ".join(option for option in (self.cell, f"{self.layers} x {self.hidden}", *options) if option)
         return f"{name} | {self.type}"
@@ -49,6 +51,8 @@ class Case:
             dtype=getattr(torch, self.type),
             **options,
         )
+        for name, parameter in made.named_parameters():
+            parameter.requires_grad_(int(name.split("_l")[1].split("_")[0]) >= self.frozen)
         return made
 
 

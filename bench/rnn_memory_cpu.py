@@ -26,6 +26,7 @@ POINTS = [
     (Case("LSTM", 256, 4, "float32", bidirectional=True), 32, 600),
     (Case("LSTM", 256, 4, "float32", dropout=0.1), 32, 600),
     (Case("LSTM", 256, 4, "float32", projection=128), 32, 600),
+    *((Case(cell, 256, 4, "float32", frozen=3), 32, 600) for cell in ("LSTM", "GRU", "RNN")),
     *((Case("LSTM", 256, layers, "bfloat16"), 4, 1600) for layers in (1, 2, 4)),
     *((Case(cell, 256, layers, "bfloat16"), 32, 600) for cell in ("GRU", "RNN") for layers in (1, 4)),
 ]
@@ -40,7 +41,7 @@ def peak(package: str, case: Case, batch: int, steps: int) -> float:
     """MB, of this process."""
     module = case.module(PACKAGES[package], "cpu")
     dtype = getattr(torch, case.type)
-    x = torch.randn(steps, batch, case.hidden).to(dtype).requires_grad_()
+    x = torch.randn(steps, batch, case.hidden).to(dtype).requires_grad_(case.frozen == 0)
     dy = torch.randn(steps, batch, (1 + case.bidirectional) * (case.projection or case.hidden)).to(dtype)
     module(x[:1])[0].backward(dy[:1])
     for parameter in (x, *module.parameters()):

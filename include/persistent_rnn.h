@@ -66,8 +66,8 @@ PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras and the masks to none, the
- * math type to DEFAULT, the mode of weight gradients to ADD and the plan to the library's. */
+ * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras, the masks and the frozen
+ * layers to none, the math type to DEFAULT, the mode of weight gradients to ADD and the plan to the library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -103,6 +103,14 @@ PRNN_API prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNP
 /* Has prnnRNNBackwardWeights overwrite dw, which then need not be cleared before; on a CUDA handle that call returns
  * NOT_SUPPORTED. Without the call: PRNN_WGRAD_MODE_ADD. */
 PRNN_API prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode);
+
+/* The lowest frozenLayers layers want no gradients, of weights or data, 0 <= frozenLayers < numLayers: a training step
+ * leaves out what these alone would take. prnnRNNBackwardData then takes NULL alone for dx, dhx, dcx, dresetHx and
+ * dresetCx (BAD_PARAM), and what prnnRNNBackwardWeights does with these layers' part of dw is not said. On a CPU handle
+ * the reserve space has nothing of these layers and the backward calls end above them; the resident kernels end with
+ * the launch that has the lowest layer above them, and cuDNN computes all. The three calls of a training step and the
+ * queries before them want the same number. Without the call: 0. */
+PRNN_API prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int frozenLayers);
 
 /* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
  * matrix {P, H} is linLayerID 8; it has no bias. */

@@ -163,6 +163,10 @@ class Rnn {
     check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(mode)));
     wgrad_mode_ = mode;
   }
+  void set_frozen_layers(int layers) {
+    check(prnnSetRNNFrozenLayers(rnn_.get(), layers));
+    frozen_layers_ = layers;
+  }
 
   // {engine, units per block, blocks of a cluster, replicas, poll delay in cycles}; none: the library's own.
   using Plan = std::optional<std::array<int, 5>>;
@@ -309,6 +313,7 @@ class Rnn {
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
     check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(wgrad_mode_)));
+    check(prnnSetRNNFrozenLayers(rnn_.get(), frozen_layers_));
   }
 
   void use_dropout(float dropout) {
@@ -393,6 +398,7 @@ class Rnn {
   int backend_ = PRNN_BEST_BACKEND;
   int math_ = PRNN_DEFAULT_MATH;
   int wgrad_mode_ = PRNN_WGRAD_MODE_ADD;
+  int frozen_layers_ = 0;
   int64_t params_size_ = 0;
   RnnDescriptor rnn_;
   DropoutDescriptor dropout_descriptor_;
@@ -440,6 +446,7 @@ void bind_persistent_rnn(py::module_& module) {
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
       .def("set_wgrad_mode", &Rnn::set_wgrad_mode, "mode"_a)
+      .def("set_frozen_layers", &Rnn::set_frozen_layers, "layers"_a)
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
            "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
            "library's own.")

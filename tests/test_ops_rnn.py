@@ -83,6 +83,7 @@ def op_arguments(
         heads,
         0.0,
         masks,
+        0,
         train,
     )
 

@@ -403,6 +403,8 @@ def test_settings_of_a_descriptor_that_is_not_set() -> None:
         assert text in capi.message()
         assert capi.call("SetRNNWgradMode", rnnDesc=bad, wgradMode=0) == capi.BAD_PARAM
         assert text in capi.message()
+        assert capi.call("SetRNNFrozenLayers", rnnDesc=bad, frozenLayers=0) == capi.BAD_PARAM
+        assert text in capi.message()
 
 
 @pytest.mark.parametrize("backend", [-1, 3])

@@ -1,5 +1,6 @@
 """Library objects behind the recurrent operators: one descriptor a configuration, device and thread."""
 
+import bisect
 import functools
 import threading
 import warnings
@@ -63,6 +64,7 @@ class Config(NamedTuple):
     heads: int = 1
     zoneout: float = 0.0
     mask_kinds: int = 0
+    frozen_layers: int = 0
 
 
 class _ThreadState(threading.local):
@@ -109,6 +111,9 @@ class Layer:
         self.sets_gradients = device.type == "cpu"  # of the weights; on a GPU they are added to what is there
         if self.sets_gradients:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
+        if config.frozen_layers > 0:
+            self.rnn.set_frozen_layers(config.frozen_layers)
+        self._firsts: list[int] = []
         self._nothing: Tensor | None = None
         self._workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
@@ -153,6 +158,21 @@ class Layer:
         if size <= _KEPT_WORKSPACE and input.is_cpu:
             self._workspace = made
         return made
+
+    def frozen_layers(self, weights: Sequence[Tensor]) -> int:
+        """How many of the lowest layers have no weight that wants a gradient, of some that do. weights: as the
+        operators take them."""
+        if not self._firsts:  # elements at which the layers' matrices begin, and behind all of these their biases
+            offsets = [self.rnn.layer_offsets(layer, 0) for layer in range(self.config.num_layers)]
+            self._firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
+        lowest, begin = self.config.num_layers, 0
+        for weight in weights:
+            end = begin + weight.numel()
+            if weight.requires_grad:
+                parts = range(bisect.bisect(self._firsts, begin) - 1, bisect.bisect_left(self._firsts, end))
+                lowest = min(lowest, *(part % self.config.num_layers for part in parts))
+            begin = end
+        return lowest
 
     def _handle_of_sizes(self) -> "_C.Handle":
         """The device's handle; the CPU's for the meta device, which nothing runs on."""

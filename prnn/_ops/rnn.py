@@ -18,10 +18,11 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch,
     seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
         has when the layers run.
     config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset, heads,
-        zoneout, mask_kinds.
+        zoneout, mask_kinds, frozen_layers.
         mode and backend are the C API's numbers; hidden_size is that of all heads; dropout is that of this call, 0
         outside training; return_cells: whether cells is filled; has_reset: whether reset is given; zoneout:
-        zoneoutExpectation of prnnRNNMasks_t; mask_kinds: the sum of 1, if zoneout is in masks, and 2, if recurrent is.
+        zoneoutExpectation of prnnRNNMasks_t; mask_kinds: the sum of 1, if zoneout is in masks, and 2, if recurrent is;
+        frozen_layers: that of prnnSetRNNFrozenLayers, which autograd sets, too.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
         unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
@@ -63,7 +64,7 @@ __all__ = ["BACKENDS", "MODES", "Config", "PlainCall", "call", "call_plainly", "
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
-    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds"
+    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers"
 )
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
@@ -543,10 +544,26 @@ def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
     return False
 
 
+def _without_frozen_layers(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], config: Config
+) -> Config:
+    """The configuration of a call that has a gradient, with the number of its lowest layers that have none."""
+    if config.num_layers == 1 or weights[0].requires_grad or _in_functorch():  # which has gradients at other levels
+        return config
+    for tensor in (input, hx, cx):
+        if tensor is not None and tensor.requires_grad:
+            return config
+    stack = layer(config, input.dtype, int(input.size(-1)), input.device)
+    count = stack.frozen_layers(weights) % config.num_layers  # all, where only forward-mode derivatives are wanted
+    return config._replace(frozen_layers=count) if count > 0 else config
+
+
 def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     data, weights, sequences, config = arguments[:3], arguments[3], arguments[4:10], arguments[10:-1]
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
     if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
+        input, hx, cx = data
+        config = tuple(_without_frozen_layers(input, hx, cx, weights, Config(*config)))
         return _rnn_function(*data, *sequences, config, *weights)
     # AOTInductor's programs give None for a list without elements.
     return _rnn_below_autograd(*arguments[:7], arguments[7] or [], *arguments[8:])
@@ -586,9 +603,11 @@ def _with_gradients(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call() where _is_direct() and a gradient is wanted."""
+    *sequences, config = rest
+    rest = (*sequences, _without_frozen_layers(input, hx, cx, weights, config))
     output, hy, cy, cells = _rnn_function_of_kernels(input, hx, cx, rest, *weights)
     if cy is None or cells is None:
-        nothing = layer(rest[-1], input.dtype, input.size(-1), input.device).nothing(input)
+        nothing = layer(config, input.dtype, input.size(-1), input.device).nothing(input)
         cy, cells = nothing if cy is None else cy, nothing if cells is None else cells
     return output, hy, cy, cells
 
@@ -603,6 +622,9 @@ def call_plainly(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call() of what forward_plain() serves."""
     if wants_grad:
+        config = _without_frozen_layers(input, hx, cx, weights, call.stack.config)
+        if config is not call.stack.config:
+            call = call._replace(stack=layer(config, input.dtype, input.size(-1), input.device))
         output, hy, cy, _ = _rnn_function_of_kernels(input, hx, cx, call, *weights)
     else:
         output, hy, cy, _ = kernels.forward_plain(*call[:3], (input, hx, cx), weights[0], False)
@@ -636,11 +658,11 @@ for _suffix in _TAGS:
     for _key in ("CPU", "CUDA"):
         _library.impl(f"rnn{_suffix}", _rnn, _key)
         _library.impl(f"rnn_backward{_suffix}", _rnn_backward, _key)
+    register_vmap(getattr(torch.ops.prnn, f"rnn{_suffix}").default, _library)
+    register_vmap(getattr(torch.ops.prnn, f"rnn_backward{_suffix}").default, _library)
     torch.library.register_fake(f"prnn::rnn{_suffix}", _rnn_fake, lib=_library)
     torch.library.register_fake(f"prnn::rnn_backward{_suffix}", _rnn_backward_fake, lib=_library)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
 _library.impl("rnn", functools.partial(rnn_on_cpu, _rnn_of_cast), "AutocastCPU")
 _library.impl("rnn", functools.partial(rnn_on_cuda, _rnn_of_cast), "AutocastCUDA")
-register_vmap(rnn, _library)
-register_vmap(rnn_backward, _library)

@@ -1,13 +1,14 @@
 """prnn.nn.LSTM and GRU against torch.nn's on the CPU: time of inference and of a training step, and their ratios.
 
     prnn bench --device cpu rnn [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM] [--hidden 256]
-                                [--dtype bfloat16] [--state]
+                                [--dtype bfloat16] [--state] [--layers 4] [--frozen 3]
 
-One layer, input size = hidden size. Both modules have the same weights and run in turn in one process, many times, so
-that whatever else the machine does meets both; a run is one call, or as many as take half a millisecond. `ratio` is
-torch's time over prnn's (more than 1: prnn is faster), of the two fastest runs and, in brackets, the median over the
-pairs of neighbouring runs. A training step is the forward pass and the gradients of input and weights. With --state
-the calls are given initial states, as those of a stream are.
+Input size = hidden size, one layer unless --layers says more. Both modules have the same weights and run in turn in one
+process, many times, so that whatever else the machine does meets both; a run is one call, or as many as take half a
+millisecond. `ratio` is torch's time over prnn's (more than 1: prnn is faster), of the two fastest runs and, in
+brackets, the median over the pairs of neighbouring runs. A training step is the forward pass and the gradients of input
+and weights, with --frozen those of the weights above so many layers. With --state the calls are given initial states,
+as those of a stream are.
 
 --cpu-time takes one thread's processor time in place of the clock's: what to use on a machine with other work, where a
 thread that waits for its partner mostly measures the scheduler.
@@ -35,8 +36,15 @@ def inference(module: torch.nn.Module, x: torch.Tensor, states: States) -> None:
 
 def training_step(module: torch.nn.Module, x: torch.Tensor, states: States) -> None:
     module.zero_grad(set_to_none=True)
-    output, _ = module(x.detach().requires_grad_(), states)
+    output, _ = module(x.detach().requires_grad_(x.requires_grad), states)
     output.backward(torch.ones_like(output))
+
+
+def make(package: object, cell: str, hidden: int, layers: int, frozen: int, dtype: torch.dtype) -> torch.nn.Module:
+    module: torch.nn.Module = getattr(package, cell)(hidden, hidden, layers, dtype=dtype)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(int(name.rpartition("_l")[2]) >= frozen)
+    return module
 
 
 def measure(
@@ -79,22 +87,26 @@ def main() -> None:
         "--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"], help="(%(default)s)"
     )
     parser.add_argument("--state", action="store_true", help="calls are given initial states")
+    parser.add_argument("--layers", type=COUNT, default=1, help="(%(default)s)")
+    parser.add_argument("--frozen", type=int, default=0, help="the lowest layers, that train nothing (%(default)s)")
     options = parser.parse_args()
+    if not 0 <= options.frozen < options.layers:
+        parser.error(f"--frozen is {options.frozen}; it must be 0 to --layers - 1 = {options.layers - 1}")
     threads = 1 if options.cpu_time else options.threads
     clock = time.thread_time if options.cpu_time else time.perf_counter
     torch.set_num_threads(threads)
-    kind = "processor time" if options.cpu_time else "time"
+    unit = "processor time" if options.cpu_time else "time"
     dtype = getattr(torch, options.dtype)
-    print(f"{options.dtype}, {options.steps} timesteps, threads {threads}, torch {torch.__version__}; {kind} in ms")
+    print(f"{options.dtype}, {options.steps} timesteps, threads {threads}, torch {torch.__version__}; {unit} in ms")
     print("| cell | H | N | what | prnn | torch | ratio |\n|---|---|---|---|---|---|---|")
     for cell in options.cells:
         for hidden in options.hidden:
-            theirs = getattr(torch.nn, cell)(hidden, hidden, dtype=dtype)
-            ours = getattr(prnn.nn, cell)(hidden, hidden, dtype=dtype)
+            kind = (cell, hidden, options.layers, options.frozen, dtype)
+            theirs, ours = make(torch.nn, *kind), make(prnn.nn, *kind)
             ours.load_state_dict(theirs.state_dict())
             for batch in options.batch:
-                x = torch.randn(options.steps, batch, hidden, dtype=dtype)
-                state = torch.randn(1, batch, hidden, dtype=dtype) if options.state else None
+                x = torch.randn(options.steps, batch, hidden, dtype=dtype, requires_grad=options.frozen == 0)
+                state = torch.randn(options.layers, batch, hidden, dtype=dtype) if options.state else None
                 states = (state, state) if state is not None and cell == "LSTM" else state
                 for what in options.what:
                     step = inference if what == "inference" else training_step

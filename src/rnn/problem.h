@@ -30,6 +30,7 @@ struct RnnProblem {
   int64_t input = 0;       // I
   int64_t layers = 1;      // L
   int64_t directions = 1;  // D
+  int64_t frozen = 0;      // the lowest layers, of which and of whose data no gradients are wanted
   bool skip_input = false;
   bool tf32 = false;                              // products of float matrices may be rounded to tf32
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none

@@ -46,6 +46,18 @@ RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardD
   return problem;
 }
 
+// Of prnnSetRNNFrozenLayers: no gradients of data.
+void require_no_data_gradients(const RnnProblem& problem, std::initializer_list<NamedArray> gradients) {
+  if (problem.frozen == 0) return;
+  for (const NamedArray& gradient : gradients) {
+    if (gradient.data == nullptr) continue;
+    fail(PRNN_STATUS_BAD_PARAM,
+         "%s is given, but the lowest %lld layers are frozen (prnnSetRNNFrozenLayers); it must be "
+         "NULL",
+         gradient.name, static_cast<long long>(problem.frozen));
+  }
+}
+
 void require_workspace(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* workspace,
                        size_t size) {
   require_space(workspace, size, backend.workspace_size(handle, problem), "workspace", "workSpaceSizeInBytes");
@@ -159,6 +171,11 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     require_aligned_extras(problem, {{problem.extras.dcells, "extras->dcells"},
                                      {problem.extras.dresetHx, "extras->dresetHx"},
                                      {problem.extras.dresetCx, "extras->dresetCx"}});
+    require_no_data_gradients(problem, {{dx, "dx"},
+                                        {args.dhx, "dhx"},
+                                        {args.dcx, "dcx"},
+                                        {problem.extras.dresetHx, "extras->dresetHx"},
+                                        {problem.extras.dresetCx, "extras->dresetCx"}});
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     take_filled_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, TrainingStage::kForward,

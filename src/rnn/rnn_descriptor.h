@@ -22,6 +22,7 @@ struct prnnRNNStruct {
   prnnRNNBackend_t backend = PRNN_BEST_BACKEND;
   prnnMathType_t math = PRNN_DEFAULT_MATH;
   prnnWgradMode_t wgrad_mode = PRNN_WGRAD_MODE_ADD;
+  int frozen_layers = 0;
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // BEST: the library's own
   prnnRNNExtras_t extras{};
   prnnRNNMasks_t masks{};

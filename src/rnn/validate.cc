@@ -20,6 +20,7 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   problem.projection = rnn.projection;
   problem.layers = rnn.layers;
   problem.directions = rnn.direction == PRNN_BIDIRECTIONAL ? 2 : 1;
+  problem.frozen = rnn.frozen_layers;
   problem.skip_input = rnn.input_mode == PRNN_SKIP_INPUT;
   problem.forward_plan = rnn.forward_plan;
   problem.backward_plan = rnn.backward_plan;

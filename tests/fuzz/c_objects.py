@@ -253,6 +253,7 @@ class Objects(Client):
         self.call("SetRNNMatrixMathType", {"rnnDesc": pointer, "mType": self.number()}, must_fail=must)
         self.call("SetRNNProjectionSize", {"rnnDesc": pointer, "projSize": self.number()}, must_fail=must)
         self.call("SetRNNWgradMode", {"rnnDesc": pointer, "wgradMode": self.number()}, must_fail=must)
+        self.call("SetRNNFrozenLayers", {"rnnDesc": pointer, "frozenLayers": self.number()}, must_fail=must)
         self.call("SetRNNHeads", {"rnnDesc": pointer, "heads": self.number()}, must_fail=must)
         plans = [self.integers(PLAN_BYTES // 4).data_ptr() if self.random.random() < 0.7 else None for _ in range(2)]
         self.call("SetRNNExtras", {"rnnDesc": pointer, "extras": None}, must_fail=must)

@@ -32,8 +32,8 @@ class BackwardDataPass {
   void run() {
     std::memset(ws_.zeros, 0, p_.max_batch() * H * sizeof(T));
     const T* dy = static_cast<const T*>(args_.dy);
-    for (int64_t layer = p_.layers - 1; layer >= 0; --layer) {
-      T* dx = layer == 0 ? static_cast<T*>(args_.dx) : ws_.dy;  // which is written when dy has been read
+    for (int64_t layer = p_.layers - 1; layer >= p_.frozen; --layer) {
+      T* dx = layer == p_.frozen ? static_cast<T*>(args_.dx) : ws_.dy;  // which is written when dy has been read
       run_layer(layer, dy, dx);
       dy = dx;
     }

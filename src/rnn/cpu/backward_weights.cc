@@ -22,7 +22,7 @@ class BackwardWeightsPass {
       : p_(problem), args_(args), reserve_(problem, args.keeps_gates, args.reserve), ws_(problem, args.workspace) {}
 
   void run() const {
-    for (int64_t layer = 0; layer < p_.layers; ++layer) {
+    for (int64_t layer = p_.frozen; layer < p_.layers; ++layer) {
       const T* input = layer == 0 ? static_cast<const T*>(args_.x) : reserve_.outputs[layer - 1];
       const bool drops = layer > 0 && p_.dropout.probability > 0;
       run_team(threads_for(p_.layer_input(layer)), [&](const Team& team) {

@@ -48,7 +48,8 @@ Reserve<T>::Reserve(const RnnProblem& p, bool keeps_gates, void* base) {
   const bool lstm = p.mode == PRNN_LSTM, gru = p.mode == PRNN_GRU;
   const bool keeps = keeps_gates && (lstm || gru);
   const int64_t width = p.recurrences() * p.state();
-  for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
+  directions.resize(p.frozen * p.recurrences());
+  while (static_cast<int64_t>(directions.size()) < p.layers * p.recurrences()) {
     DirectionReserve<T> d;
     d.gates = carver.take<T>(p.rows * p.gates() * p.hidden);
     d.dgates = keeps ? carver.take<T>(p.rows * p.gates() * p.hidden) : d.gates;
@@ -59,8 +60,9 @@ Reserve<T>::Reserve(const RnnProblem& p, bool keeps_gates, void* base) {
     directions.push_back(d);
   }
   for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
-    outputs.push_back(carver.take<T>(p.rows * width));
-    masks.push_back(carver.take<uint8_t>(has_dropout(p) ? p.rows * width : 0));
+    const bool is_kept = layer + 1 >= p.frozen;
+    outputs.push_back(is_kept ? carver.take<T>(p.rows * width) : nullptr);
+    masks.push_back(is_kept && has_dropout(p) ? carver.take<uint8_t>(p.rows * width) : nullptr);
   }
   size = carver.size();
 }
@@ -76,8 +78,9 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   input = carver.take<T>(rows < p.rows ? padded<T>(p.gates() * p.hidden) * widest_input(p) : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
   recurrent_bias = carver.take<T>(p.gates() * p.hidden);
-  gates = carver.take<T>(training ? 0 : std::min(p.rows, rows + p.max_batch()) * p.gates() * p.hidden);
-  between = carver.take<T>(!training && p.layers > 1 ? all : 0);
+  const int64_t passing = training ? p.frozen : p.layers;  // layers of which nothing is kept
+  gates = carver.take<T>(passing > 0 ? std::min(p.rows, rows + p.max_batch()) * p.gates() * p.hidden : 0);
+  between = carver.take<T>(passing > 1 ? all : 0);
   dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
   zeros = carver.take<T>(p.max_batch() * p.hidden);
   for (T** states : {&masked[0], &masked[1], &masked_initial}) {
@@ -85,8 +88,8 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   }
   masked_reset =
       carver.take<T>(p.masks.recurrent != nullptr && p.extras.reset != nullptr ? p.max_batch() * p.hidden : 0);
-  cells = carver.take<T>(!training && p.mode == PRNN_LSTM ? p.max_batch() * p.hidden : 0);
-  unprojected = carver.take<T>(!training && p.projection > 0 ? p.max_batch() * p.hidden : 0);
+  cells = carver.take<T>(passing > 0 && p.mode == PRNN_LSTM ? p.max_batch() * p.hidden : 0);
+  unprojected = carver.take<T>(passing > 0 && p.projection > 0 ? p.max_batch() * p.hidden : 0);
   size = carver.size();
 }
 

@@ -49,9 +49,10 @@ struct Reserve {
   // keeps_gates: as in RnnBackend::reserve_size().
   Reserve(const RnnProblem& problem, bool keeps_gates, void* base);
 
+  // Without what frozen layers alone would need.
   std::vector<DirectionReserve<T>> directions;  // layer * D K + recurrence
   std::vector<T*> outputs;                      // of every layer but the last, [rows][D P], before dropout
-  std::vector<uint8_t*> masks;                  // dropout of those outputs, one byte an element
+  std::vector<uint8_t*> masks;                  // dropout of those outputs, one byte an element; or NULL
   size_t size;
 };
 
@@ -75,15 +76,16 @@ struct ForwardWorkspace {
   T* input;       // packed W of a direction, where input_rows() are not all rows
   T* bias;        // [G H]
   T* recurrent_bias;
-  T* gates;    // inference: [at most input_rows() + N][G H]
-  T* between;  // inference, L > 1: a layer's output
-  T* dropped;  // training with dropout: a layer's input, [rows][D P]
-  T* zeros;    // [N][H], initial states that are NULL
+  // Of layers that keep nothing, in inference all, in training those that are frozen:
+  T* gates;        // [at most input_rows() + N][G H]
+  T* between;      // with more than one of them: a layer's output
+  T* cells;        // [N][H]
+  T* unprojected;  // [N][H]
+  T* dropped;      // training with dropout: a layer's input, [rows][D P]
+  T* zeros;        // [N][H], initial states that are NULL
   // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, in the first, and where a
   // sequence starts anew.
   T *masked[2], *masked_initial, *masked_reset;
-  T* cells;        // inference: [N][H]
-  T* unprojected;  // inference: [N][H]
   size_t size;
 };
 

@@ -41,7 +41,7 @@ void draw_dropout(const Team& team, const DropoutMask& mask, int64_t count, cons
     const int64_t end = std::min(kWords, count - block * kWords);
     for (int64_t i = 0; i < end; ++i) {
       const bool keep = random.word[i] >= threshold;
-      bits[block * kWords + i] = keep;
+      if (bits != nullptr) bits[block * kWords + i] = keep;
       out[block * kWords + i] = keep ? in[block * kWords + i] * scale : T(0);
     }
   }

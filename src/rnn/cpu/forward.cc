@@ -58,8 +58,9 @@ class ForwardPass {
     const T *reset_hx, *reset_cx;  // the same
     const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
     T* output;                     // [rows][D P], at this direction's first column
-    T* gates;                      // [rows][G H] in training; inference: of the chunk at hand
-    T* cells;                      // [rows][H] in training; inference: [N][H]
+    bool keeps;                    // for the backward passes
+    T* gates;                      // [rows][G H] if it does; else of the chunk at hand
+    T* cells;                      // [rows][H], else [N][H]
     T* unprojected;                // the same
   };
 
@@ -75,7 +76,7 @@ class ForwardPass {
 
   T* layer_output(int64_t layer) const {
     if (layer == p_.layers - 1) return static_cast<T*>(args_.y);
-    if (training_) return reserve_.outputs[layer];
+    if (training_ && reserve_.outputs[layer] != nullptr) return reserve_.outputs[layer];
     return (p_.layers - 1 - layer) % 2 == 0 ? static_cast<T*>(args_.y) : ws_.between;
   }
 
@@ -103,9 +104,10 @@ class ForwardPass {
     d.mask = mask == nullptr ? nullptr : mask + states;
     d.output = output + index * P;
     const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
-    d.gates = training_ ? reserve.gates : ws_.gates;
-    d.cells = training_ ? reserve.cells : ws_.cells;
-    d.unprojected = training_ ? reserve.unprojected : ws_.unprojected;
+    d.keeps = training_ && layer >= p_.frozen;
+    d.gates = d.keeps ? reserve.gates : ws_.gates;
+    d.cells = d.keeps ? reserve.cells : ws_.cells;
+    d.unprojected = d.keeps ? reserve.unprojected : ws_.unprojected;
     return d;
   }
 
@@ -125,7 +127,7 @@ class ForwardPass {
     for (int64_t index = 0; index < p_.recurrences(); ++index) {
       const Direction d = make_direction(layer, index, output);
       add_biases(d);
-      if (!training_ && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
+      if (!d.keeps && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
       for (int64_t i = 0; d.mask != nullptr && i < p_.max_batch() * H; ++i) {
         ws_.masked_initial[i] = d.hx[i] * d.mask[i];
         if (p_.extras.reset != nullptr) ws_.masked_reset[i] = d.reset_hx[i] * d.mask[i];
@@ -166,7 +168,7 @@ class ForwardPass {
       const int64_t first_row = std::min(d.steps[begin].row, d.steps[end - 1].row);
       const int64_t last_row =
           std::max(d.steps[begin].row + d.steps[begin].batch, d.steps[end - 1].row + d.steps[end - 1].batch);
-      T* gates = training_ ? d.gates + first_row * G * H : d.gates;
+      T* gates = d.keeps ? d.gates + first_row * G * H : d.gates;
       input_products(team, d, input + first_row * p_.layer_input(d.layer), last_row - first_row, gates);
       team.sync();
       if (p_.masks.zoneout != nullptr && p_.mode == PRNN_GRU) {
@@ -304,10 +306,10 @@ class ForwardPass {
     switch (before) {
       case StateBefore::kPrevious:
         segment = {n, part.size(), d.output + (step.prev_row + n) * ldy, ldy,
-                   training_ ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
+                   d.keeps ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
         break;
       case StateBefore::kInitial:
-        segment = {n, part.size(), d.hx + n * P, P, (training_ ? d.cx : d.cells) + n * H};
+        segment = {n, part.size(), d.hx + n * P, P, (d.keeps ? d.cx : d.cells) + n * H};
         break;
       default: segment = {n, part.size(), d.reset_hx + n * P, P, d.reset_cx + n * H};
     }
@@ -347,7 +349,7 @@ class ForwardPass {
       for (int64_t b = group.begin; b < group.end; ++b) {
         const int64_t unit = b * W;
         const int64_t row = step.row + sequence;
-        const int64_t state = training_ ? row : sequence;  // row of cells and unprojected
+        const int64_t state = d.keeps ? row : sequence;  // row of cells and unprojected
         ForwardCell<T> cell;
         cell.n = n;
         cell.units = std::min(W, H - unit);
@@ -355,7 +357,7 @@ class ForwardPass {
         cell.product = products + (b - group.begin) * G * n * W;
         cell.product_stride = n * W;
         cell.gates = gates + sequence * G * H + unit;
-        cell.keep = training_;
+        cell.keep = d.keeps;
         cell.recurrent_bias = ws_.recurrent_bias + (G - 1) * H + unit;
         cell.h_prev = h_prev + unit;
         cell.ld_h_prev = segment.ld_h_prev;
@@ -365,7 +367,7 @@ class ForwardPass {
           cell.c_prev = segment.c_prev + begin * H + unit;
           cell.c = d.cells + state * H + unit;
         }
-        if (p_.mode == PRNN_GRU && training_) cell.candidate = d.cells + row * H + unit;
+        if (p_.mode == PRNN_GRU && d.keeps) cell.candidate = d.cells + row * H + unit;
         cell.zoneout = static_cast<T>(p_.masks.zoneoutExpectation);
         cells_.forward[p_.mode](cell);
         if (p_.mode == PRNN_LSTM && p_.zones_out()) zone_out(d, row, unit, cell);
@@ -387,7 +389,7 @@ class ForwardPass {
   void project(const Direction& d, const Step& step, Range projected, Range sequences, bool packs) const {
     alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
-    const T* unprojected = d.unprojected + (training_ ? step.row * H : 0);
+    const T* unprojected = d.unprojected + (d.keeps ? step.row * H : 0);
     for (int64_t b = projected.begin; b < projected.end; ++b) {
       for (int64_t begin = sequences.begin; begin < sequences.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, sequences.end - begin);
@@ -413,7 +415,7 @@ class ForwardPass {
     for (const Step& step : steps_[p_.direction_of(d.index)]) {
       for (int64_t n = step.kept; n < step.batch; ++n) {
         if (hy != nullptr) std::copy_n(d.output + (step.row + n) * ldy, P, hy + n * P);
-        if (cy != nullptr) std::copy_n(d.cells + (training_ ? step.row + n : n) * H, H, cy + n * H);
+        if (cy != nullptr) std::copy_n(d.cells + (d.keeps ? step.row + n : n) * H, H, cy + n * H);
       }
     }
   }

@@ -23,12 +23,12 @@ class BackwardData : LayerRun {
     const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy) |
                       reinterpret_cast<uintptr_t>(states);
     const bool by_chunks = is_chunked(wavefront.backward), aligned = merges() || bits % 16 == 0;
-    for (int64_t above = p.layers; above > 0;) {
+    for (int64_t above = p.layers; above > p.frozen;) {
       const bool together = is_together_backward(above - 1) && (!by_chunks || aligned);
       const int64_t most = together ? wavefront.backward_layers : 1;
       const int64_t count = layers_of_launch(wavefront.backward, most, above);
       const int64_t layer = above -= count;
-      void* const dx = layer == 0 ? args_.dx : work.between_of(layer - 1);
+      void* const dx = layer <= p.frozen ? args_.dx : work.between_of(layer - 1);  // NULL if there are frozen layers
       if (count > 1) {
         run_together(layer, count, dy);
       } else {
@@ -125,6 +125,8 @@ class BackwardData : LayerRun {
   void run_side_by_side() {
     std::vector<int64_t> partials(static_cast<size_t>(p.layers), 0);
     for (const SideBySideLaunch& launch : side_by_side_launches(p.layers, p.steps(), Pass::kBackward)) {
+      const auto is_frozen = [&](const LayerHalf& half) { return half.layer < p.frozen; };
+      if (std::all_of(launch.half, launch.half + launch.count, is_frozen)) break;
       const ResidentShape& shape = shape_of(plan, launch, Pass::kBackward);
       BackwardParams params{};
       set_sizes(launch, shape, &params);

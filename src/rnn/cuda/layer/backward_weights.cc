@@ -14,7 +14,7 @@ class BackwardWeights : LayerRun {
     const int partials_of_layer = static_cast<int>(bias_partials(p, plan.backward));
     std::vector<int64_t> side_by_side;
     if (plan.side_by_side.backward) side_by_side = side_by_side_bias_partials(p, plan);
-    for (int64_t layer = 0; layer < p.layers; ++layer) {
+    for (int64_t layer = p.frozen; layer < p.layers; ++layer) {
       const void* const input = layer == 0 ? args_.x : saved.inputs[layer - 1];
       const int partials = !side_by_side.empty()         ? static_cast<int>(side_by_side[layer])
                            : is_together_backward(layer) ? wavefront.backward.replicas
