@@ -113,7 +113,7 @@ class Layer:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         if config.frozen_layers > 0:
             self.rnn.set_frozen_layers(config.frozen_layers)
-        self._firsts: list[int] = []
+        self._trained: dict[tuple[tuple[int, bool], ...], Config] = {}
         self._nothing: Tensor | None = None
         self._workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
@@ -159,20 +159,31 @@ class Layer:
             self._workspace = made
         return made
 
-    def frozen_layers(self, weights: Sequence[Tensor]) -> int:
-        """How many of the lowest layers have no weight that wants a gradient, of some that do. weights: as the
-        operators take them."""
-        if not self._firsts:  # elements at which the layers' matrices begin, and behind all of these their biases
-            offsets = [self.rnn.layer_offsets(layer, 0) for layer in range(self.config.num_layers)]
-            self._firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
-        lowest, begin = self.config.num_layers, 0
-        for weight in weights:
-            end = begin + weight.numel()
-            if weight.requires_grad:
-                parts = range(bisect.bisect(self._firsts, begin) - 1, bisect.bisect_left(self._firsts, end))
-                lowest = min(lowest, *(part % self.config.num_layers for part in parts))
+    def without_frozen(self, weights: Sequence[Tensor]) -> Config:
+        """The configuration with the number of the lowest layers that have no weight that wants a gradient, where some
+        do. weights: as the operators take them."""
+        key = tuple([(int(weight.numel()), weight.requires_grad) for weight in weights])
+        found = self._trained.get(key)
+        if found is None:
+            _make_room(self._trained)
+            count = self._lowest_trained(key)
+            found = self._trained[key] = self.config._replace(frozen_layers=count) if count > 0 else self.config
+        return found
+
+    def _lowest_trained(self, weights: Sequence[tuple[int, bool]]) -> int:
+        """Of weights, elements and whether they are trained; 0 where none is."""
+        layers = self.config.num_layers
+        offsets = [self.rnn.layer_offsets(layer, 0) for layer in range(layers)]
+        # Elements at which the layers' matrices begin, and behind all of these their biases.
+        firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
+        lowest, begin = layers, 0
+        for count, is_trained in weights:
+            end = begin + count
+            if is_trained:
+                parts = range(bisect.bisect(firsts, begin) - 1, bisect.bisect_left(firsts, end))
+                lowest = min(lowest, *(part % layers for part in parts))
             begin = end
-        return lowest
+        return lowest % layers
 
     def _handle_of_sizes(self) -> "_C.Handle":
         """The device's handle; the CPU's for the meta device, which nothing runs on."""

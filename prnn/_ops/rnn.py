@@ -553,9 +553,7 @@ def _without_frozen_layers(
     for tensor in (input, hx, cx):
         if tensor is not None and tensor.requires_grad:
             return config
-    stack = layer(config, input.dtype, int(input.size(-1)), input.device)
-    count = stack.frozen_layers(weights) % config.num_layers  # all, where only forward-mode derivatives are wanted
-    return config._replace(frozen_layers=count) if count > 0 else config
+    return layer(config, input.dtype, int(input.size(-1)), input.device).without_frozen(weights)
 
 
 def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
