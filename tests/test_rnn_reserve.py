@@ -14,7 +14,7 @@ from test_rnn_extras import ExtrasCase, extras_of
 from test_rnn_masks import MasksCase, ResetMasksCase, masks_of
 
 import prnn
-from prnn._ops import _layer
+from prnn._ops import _layer, _rnn_kernels
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 GATED = (reference.LSTM, reference.GRU)
@@ -230,8 +230,13 @@ def assert_equal(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> No
 
 @pytest.mark.parametrize("lengths", [None, [2, 6, 1]])
 @pytest.mark.parametrize(("cell", "layers", "options"), CASES)
-def test_a_retained_graph(cell: str, layers: int, options: str, lengths: list[int] | None) -> None:
-    """Later backward passes run forward again, with the same masks, and compute with the same bits."""
+def test_a_retained_graph(
+    cell: str, layers: int, options: str, lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second backward pass runs forward again, with the same masks; all compute with the same bits."""
+    calls: list[int] = []
+    run = _rnn_kernels._run_forward
+    monkeypatch.setattr(_rnn_kernels, "_run_forward", lambda *arguments: (calls.append(1), run(*arguments))[1])
     module = module_of(cell, layers, **OPTIONS[options])
     dtype = next(module.parameters()).dtype
     x = torch.randn(6, 3, 5, dtype=dtype, requires_grad=True)
@@ -239,6 +244,7 @@ def test_a_retained_graph(cell: str, layers: int, options: str, lengths: list[in
     first, *others = (gradients(output, inputs, retain_graph=True) for _ in range(3))
     for other in others:
         assert_equal(first, other)
+    assert len(calls) == (1 if cell == "RNN" else 2)
 
 
 @pytest.mark.parametrize(("cell", "layers", "options"), CASES)

@@ -294,7 +294,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     zoneout_mask, recurrent_mask = masks or (None, None)
     sequences = (batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed)
     ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
-    ctx.has_run = False
+    ctx.has_run, ctx.later_reserve = False, None
 
 
 def _gradients(
@@ -314,13 +314,17 @@ def _gradients(
         kernels.make_ready(input, hx, cx, weights, batch_sizes, lengths, ctx.given)
     needs_weights = needs[3:]
     wanted = [*needs[:3], True in needs_weights]
-    if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
+    if ctx.later_reserve is not None:
+        reserve = ctx.later_reserve
+    elif ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
         masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
         if seed is not None and is_plain_call:  # it has counted the call
             seed = torch.stack([seed[0], seed[1] - 1])
         again = (batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config)
         with torch.autocast(input.device.type, enabled=False):  # what is saved has been cast
             reserve = _run(input, hx, cx, *again, *weights)[3]
+        if not _spends_reserve(input, batch_sizes, lengths, reserve, config):
+            ctx.later_reserve = reserve  # an operator's, which is larger
     ctx.has_run = True
     data = (input, hx, cx)
     rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
@@ -461,7 +465,7 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         input, hx, cx, rest, *weights = inputs
-        ctx.has_run = False
+        ctx.has_run, ctx.later_reserve = False, None
         ctx.set_materialize_grads(False)
         ctx.plain = None
         if type(rest) is PlainCall:
