@@ -242,6 +242,18 @@ def test_batched_gradients_on_a_gpu(cell: str) -> None:
         torch.testing.assert_close([gradient[index] for gradient in found], list(each))
 
 
+@pytest.mark.parametrize("module", [prnn.nn.LSTM(3, 4), prnn.nn.GRU(3, 4), prnn.nn.LayerNormLSTM(3, 4)])
+def test_forward_over_reverse_mode_is_refused(module: torch.nn.Module) -> None:
+    x = torch.randn(5, 2, 3)
+
+    def loss(x: Tensor) -> Tensor:
+        output: Tensor = module(x)[0]
+        return output.sum()
+
+    with pytest.raises(RuntimeError, match="no derivative in forward mode"):
+        torch.func.jvp(torch.func.grad(loss), (x,), (x,))
+
+
 @pytest.mark.parametrize(("cell", "autocast"), [("GRU", False), ("LSTM", True)])
 def test_transforms_in_a_compiled_function(cell: str, autocast: bool) -> None:
     module = make(prnn.nn, cell, 5, 4, backend="persistent")
