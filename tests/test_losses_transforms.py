@@ -100,3 +100,10 @@ def test_second_and_forward_derivatives_are_refused(name: str) -> None:
         torch.func.jvp(loss, (x,), (x,))
     with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="has no derivative in forward mode"):
         loss(torch.autograd.forward_ad.make_dual(x, x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_over_reverse_mode_is_refused(name: str) -> None:
+    loss, x = losses("cpu")[name]
+    with pytest.raises(RuntimeError, match="has no derivative in forward mode"):
+        torch.func.jvp(torch.func.grad(loss), (x,), (x,))

@@ -1,5 +1,6 @@
 """The modules of prnn.nn on the meta device, and under transforms of their backward pass."""
 
+import concurrent.futures
 import copy
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 from nn_pairs import CELLS, flat, make, make_pair
 from torch import Tensor
+from torch._vmap_internals import _vmap
 from torch.nn.utils.rnn import PackedSequence
 
 import prnn
+from prnn._ops._vmap import call_for_batched
 
 META_OPTIONS: list[dict[str, Any]] = [
     {},
@@ -204,6 +207,51 @@ def test_batched_gradients_of_every_output(cell: str) -> None:
         for module in (ours, theirs)
     )
     torch.testing.assert_close(found, expected)
+
+
+def test_batched_gradients_in_another_thread() -> None:
+    """As those on a GPU: how deep torch's levels are nested is each thread's own."""
+
+    def double(gradients: Any) -> list[Tensor | None]:
+        return [2 * gradients[0], None]
+
+    def in_another_thread(gradient: Tensor) -> Tensor:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            found = pool.submit(call_for_batched, double, (gradient, None)).result()
+        assert found[0] is not None
+        assert found[1] is None
+        return found[0]
+
+    gradients = torch.randn(3, 5)
+    torch.testing.assert_close(_vmap(in_another_thread)(gradients), 2 * gradients)
+    nested = _vmap(lambda gradient: _vmap(in_another_thread)(gradient))
+    torch.testing.assert_close(nested(gradients), 2 * gradients)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("cell", CELLS)
+def test_batched_gradients_on_a_gpu(cell: str) -> None:
+    module = make(prnn.nn, cell, 64, 256, num_layers=2, device="cuda")
+    x = torch.randn(5, 3, 64, device="cuda", requires_grad=True)
+    outputs = flat(module(x))
+    weights = [torch.randn(2, *output.shape, device="cuda") for output in outputs]
+    inputs = [x, *module.parameters()]
+    found = torch.autograd.grad(outputs, inputs, weights, is_grads_batched=True, retain_graph=True)
+    for index in range(2):
+        each = torch.autograd.grad(outputs, inputs, [weight[index] for weight in weights], retain_graph=True)
+        torch.testing.assert_close([gradient[index] for gradient in found], list(each))
+
+
+@pytest.mark.parametrize("module", [prnn.nn.LSTM(3, 4), prnn.nn.GRU(3, 4), prnn.nn.LayerNormLSTM(3, 4)])
+def test_forward_over_reverse_mode_is_refused(module: torch.nn.Module) -> None:
+    x = torch.randn(5, 2, 3)
+
+    def loss(x: Tensor) -> Tensor:
+        output: Tensor = module(x)[0]
+        return output.sum()
+
+    with pytest.raises(RuntimeError, match="no derivative in forward mode"):
+        torch.func.jvp(torch.func.grad(loss), (x,), (x,))
 
 
 @pytest.mark.parametrize(("cell", "autocast"), [("GRU", False), ("LSTM", True)])

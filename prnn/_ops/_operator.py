@@ -238,7 +238,8 @@ def apply_at_each_level(function: type[_SingleLevelFunction]) -> Callable[..., A
     dispatcher calls it for each of them with that one's tensors alone, as the derivatives of torch's own operators."""
 
     def forward(ctx: Any, *arguments: Any) -> Any:
-        with torch.enable_grad():  # an autograd function has none, but what is around this transform may want gradients
+        # An autograd function has neither, but what is around this transform may want derivatives.
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             return function.forward(ctx, *arguments)
 
     apply = _apply_of(function)
