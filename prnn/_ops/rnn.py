@@ -514,6 +514,8 @@ class _RnnBackwardFunction(torch.autograd.Function):
             "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers, which have more on the CPU",
         )
 
+    jvp = _RnnFunction.jvp  # of a gradient: torch.func.hessian, jvp(grad(f))
+
 
 # Which else is looked up for every node.
 _RnnFunctionOfKernels._backward_cls.apply = _RnnFunctionOfKernels.backward  # type: ignore[attr-defined]
@@ -651,7 +653,7 @@ def _rnn_of_cast(
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
     weights = arguments[7]
-    if _wants_grad((*arguments[:7], *weights)):
+    if _wants_grad((*arguments[:7], *weights)) or torch.autograd.forward_ad._current_level >= 0:
         return _rnn_backward_function(len(weights), *arguments[:7], *arguments[8:], *weights)
     return _rnn_backward_below_autograd(*arguments)
 
