@@ -1,6 +1,6 @@
 """Checks of what the recurrent layers are given: each error names the argument and its value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from numbers import Real
 from operator import index
 from typing import SupportsIndex
@@ -134,6 +134,8 @@ def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | 
 
 def _integers(lengths: Sequence[int]) -> list[int]:
     """Of Python's or NumPy's integers."""
+    if isinstance(lengths, (Set, Mapping)):
+        raise TypeError(f"lengths is {lengths!r}, which has no order; it must be a sequence of integers")
     try:
         values = list(lengths)
         if not any(isinstance(value, bool) for value in values):

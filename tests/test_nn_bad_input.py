@@ -83,6 +83,13 @@ FORWARD: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
     (TypeError, "lengths is \\[1.5, 2\\]; it must hold integers", (X,), {"lengths": [1.5, 2]}),
     (TypeError, "lengths is \\[True, True\\]; it must hold integers", (X,), {"lengths": [True, True]}),
     (TypeError, "lengths is 5; it must hold integers", (X,), {"lengths": 5}),
+    (
+        TypeError,
+        r"lengths is \{1, 2\}, which has no order; it must be a sequence of integers",
+        (X,),
+        {"lengths": {2, 1}},
+    ),
+    (TypeError, r"lengths is \{2: 1, 1: 1\}, which has no order", (X,), {"lengths": {2: 1, 1: 1}}),
     (TypeError, r"lengths is array\(\[1., 2.\]\); it must hold integers", (X,), {"lengths": np.array([1.0, 2.0])}),
     (ValueError, r"lengths\[1\] is 1180591620717411303424; it must lie", (X,), {"lengths": [1, 2**70]}),
     (ValueError, "lengths is on meta, but input is on cpu", (X,), {"lengths": torch.tensor([1, 2], device="meta")}),
