@@ -104,12 +104,13 @@ PRNN_API prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNP
  * NOT_SUPPORTED. Without the call: PRNN_WGRAD_MODE_ADD. */
 PRNN_API prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode);
 
-/* The lowest frozenLayers layers want no gradients, of weights or data, 0 <= frozenLayers < numLayers: a training step
- * leaves out what these alone would take. prnnRNNBackwardData then takes NULL alone for dx, dhx, dcx, dresetHx and
- * dresetCx (BAD_PARAM), and what prnnRNNBackwardWeights does with these layers' part of dw is not said. On a CPU handle
- * the reserve space has nothing of these layers and the backward calls end above them; the resident kernels end with
- * the launch that has the lowest layer above them, and cuDNN computes all. The three calls of a training step and the
- * queries before them want the same number. Without the call: 0. */
+/* The lowest frozenLayers layers want no gradients, of weights or data, 0 <= frozenLayers <= numLayers: a training step
+ * leaves out what these alone would take. (All: a forward pass with dropout and no backward pass.) prnnRNNBackwardData
+ * then takes NULL alone for dx, dhx, dcx, dresetHx and dresetCx (BAD_PARAM), and what prnnRNNBackwardWeights does with
+ * these layers' part of dw is not said. On a CPU handle the reserve space has nothing of these layers and the backward
+ * calls end above them; the resident kernels end with the launch that has the lowest layer above them, and cuDNN
+ * computes all. The three calls of a training step and the queries before them want the same number. Without the call:
+ * 0. */
 PRNN_API prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int frozenLayers);
 
 /* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
@@ -183,6 +184,7 @@ PRNN_API prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const p
 
 /* Both in one call, and no more than the mode wants, as of cuDNN v8: the workspace of prnnRNNForwardInference alone,
  * and no reserve space; or the workspace of each of the three calls of a training step, and the least reserve space.
+ * That workspace is for a prnnRNNBackwardData that is given dx; one without may want prnnGetRNNWorkspaceSize bytes.
  * With less than prnnGetRNNTrainingReserveSize prnnRNNBackwardData may leave gradients where the gates were: it runs
  * once after each forward call, as cuDNN's. The calls of a training step are given the same size. */
 PRNN_API prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,

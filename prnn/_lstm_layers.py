@@ -25,7 +25,10 @@ def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
     constants of a CUDA graph."""
     steps, batch = input.shape[:2]
     lengths = checked_lengths(lengths, batch, input)
-    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
+    if lengths.device.type == "cpu" and torch.compiler.is_compiling():
+        is_right = ((lengths >= 1) & (lengths <= steps)).all()
+        torch._assert_async(is_right, "lengths must be 1 to the number of timesteps of input")
+    elif lengths.device.type == "cpu":
         for place, length in enumerate(lengths.tolist()):
             if not 1 <= length <= steps:
                 raise ValueError(f"lengths[{place}] is {length}; it must be 1 to {steps}, the timesteps of input")

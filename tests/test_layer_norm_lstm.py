@@ -289,6 +289,14 @@ def test_compiles() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("lengths", [[0, 5], [5, 6], [2**32 + 1, 5], [-1, 5]])
+def test_compiled_functions_look_at_lengths(lengths: list[int]) -> None:
+    compiled = torch.compile(prnn.nn.LayerNormLSTM(3, 4), fullgraph=True, backend="aot_eager")
+    assert compiled(torch.randn(5, 2, 3), lengths=torch.tensor([1, 5]))[0][1:, 0].abs().max() == 0
+    with pytest.raises(RuntimeError, match="lengths must be 1 to the number of timesteps of input"):
+        compiled(torch.randn(5, 2, 3), lengths=torch.tensor(lengths))
+
+
 PACKED = pack_sequence([torch.zeros(1, 3), torch.zeros(2, 3)], enforce_sorted=False)
 MODULE = prnn.nn.LayerNormLSTM
 BAD: list[tuple[Callable[[], object], type[Exception], str]] = [

@@ -593,6 +593,8 @@ def call(
     if _is_direct(tensors):
         if _wants_grad(tensors):
             return _with_gradients(input, hx, cx, weights, (*sequences, max_batch, config))
+        if input.is_cpu and (config.dropout > 0 or config.return_cells):  # no backward pass will want the reserve space
+            config = config._replace(frozen_layers=config.num_layers - config.return_cells)
         output, hy, cy, _, cells, _ = kernels.forward(input, hx, cx, weights, *sequences, config, False)
         return output, hy, cy, cells
     run = rnn

@@ -108,8 +108,9 @@ extern "C" prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnR
   return guarded(handle, [&] {
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
+    problem.gives_dx = false;
     *sizeInBytes = std::max(workspace_size(handle, rnn, problem), workspace_size(handle, rnn, inference_of(problem)));
   });
 }

@@ -39,6 +39,7 @@ struct RnnProblem {
   prnnRNNExtras_t extras{};
   prnnRNNMasks_t masks{};
   bool aligned = true;         // y and w of a forward call are aligned to 16 bytes
+  bool gives_dx = true;        // a call of backward_data() has dx
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
 

@@ -143,7 +143,8 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
   return guarded(handle, [&] {
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    const RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
+    RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
+    problem.gives_dx = dx != nullptr;
     const bool has_cells = problem.mode == PRNN_LSTM;
     RnnBackwardDataArgs args{y,
                              dy,

@@ -112,9 +112,8 @@ extern "C" prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgr
 extern "C" prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int frozenLayers) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);
-    if (frozenLayers < 0 || frozenLayers >= rnnDesc->layers) {
-      fail(PRNN_STATUS_BAD_PARAM, "frozenLayers is %d; it must be 0 to numLayers - 1 = %d", frozenLayers,
-           rnnDesc->layers - 1);
+    if (frozenLayers < 0 || frozenLayers > rnnDesc->layers) {
+      fail(PRNN_STATUS_BAD_PARAM, "frozenLayers is %d; it must be 0 to numLayers, %d", frozenLayers, rnnDesc->layers);
     }
     rnnDesc->frozen_layers = frozenLayers;
   });

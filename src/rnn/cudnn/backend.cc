@@ -20,7 +20,7 @@ class CudnnRun {
         cudnn(require_cudnn_library()),
         cudnn_handle_(cudnn_handle(*handle)),
         stack(cudnn_stack(*handle, problem)),
-        work(stack, problem.training, workspace),
+        work(stack, problem, workspace),
         kept(stack, reserve) {
     check_earlier_calls(*handle);
   }
@@ -136,7 +136,7 @@ class CudnnBackend : public RnnBackend {
  public:
   prnnRNNBackend_t kind() const override { return PRNN_CUDNN_BACKEND; }
   size_t workspace_size(prnnHandle_t handle, const RnnProblem& problem) const override {
-    return CudnnWorkspace(cudnn_stack(*handle, problem), problem.training, nullptr).size;
+    return CudnnWorkspace(cudnn_stack(*handle, problem), problem, nullptr).size;
   }
   size_t reserve_size(prnnHandle_t handle, const RnnProblem& problem, bool) const override {
     return CudnnReserve(cudnn_stack(*handle, problem), nullptr).size;

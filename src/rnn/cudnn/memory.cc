@@ -31,9 +31,8 @@ CudnnReserve::CudnnReserve(const CudnnStack& stack, void* base) {
   size = arena.size();
 }
 
-CudnnWorkspace::CudnnWorkspace(const CudnnStack& stack, bool training, void* base) {
+CudnnWorkspace::CudnnWorkspace(const CudnnStack& stack, const RnnProblem& p, void* base) {
   Arena arena(base);
-  const RnnProblem& p = stack.problem;
   size_t largest = 0, largest_weights = 0;
   for (const CudnnPart& part : stack.parts) {
     const CudnnWeights& w = part.layers->weights();
@@ -43,8 +42,8 @@ CudnnWorkspace::CudnnWorkspace(const CudnnStack& stack, bool training, void* bas
   scratch = take_aligned(arena, largest);
   weights = take_aligned(arena, largest_weights);
   for (char*& array : between) array = take_aligned(arena, stack.parts.size() > 1 ? output_size(p) : 0);
-  dx = take_aligned(arena, training ? p.rows * p.input * type_size(p.type) : 0);
-  dropout_states = take_aligned(arena, training ? stack.dropout_states_size : 0);
+  const size_t gradients = p.gives_dx ? 0 : p.rows * p.input * type_size(p.type);
+  dx = dropout_states = take_aligned(arena, p.training ? std::max(gradients, stack.dropout_states_size) : 0);
   size = arena.size();
 }
 

@@ -18,13 +18,13 @@ struct CudnnReserve {
 };
 
 struct CudnnWorkspace {
-  CudnnWorkspace(const CudnnStack& stack, bool training, void* base);
+  CudnnWorkspace(const CudnnStack& stack, const RnnProblem& problem, void* base);
 
   char* scratch;         // cuDNN's own
   char* weights;         // a weight space, where the packed weights are none
   char* between[2];      // [rows, D P]: the gradients between parts
   char* dx;              // [rows, I]: where the caller does not want it, but cuDNN does
-  char* dropout_states;  // cuDNN's
+  char* dropout_states;  // cuDNN's, of the forward pass: where dx is
   size_t size;
 };
 
