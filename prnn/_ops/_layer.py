@@ -144,13 +144,13 @@ class Layer:
         return self._nothing
 
     def workspace(self, size: int, input: Tensor) -> Tensor:
-        """Memory of `size` bytes for one call. A small one on the CPU, where a call is over when it returns, is kept:
-        a layer is one thread's."""
+        """Memory of `size` bytes for one call. None at all, and a little on the CPU, where a call is over when it
+        returns, is kept: a layer is one thread's."""
         kept = self._workspace
         if kept is not None and kept.numel() >= size:
             return kept
         made = input.new_empty(size, dtype=torch.uint8)
-        if size <= _KEPT_WORKSPACE and input.is_cpu:
+        if size == 0 or (size <= _KEPT_WORKSPACE and input.is_cpu):
             self._workspace = made
         return made
 
