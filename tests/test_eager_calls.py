@@ -354,11 +354,14 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
         module(x)
     with torch.autograd.forward_ad.dual_level():
         module(x)
+    negative = torch.complex(x, x).detach().conj().imag
+    assert negative.is_neg()
+    assert torch.equal(module(negative)[0], module(-x.detach(), lengths=[4, 4, 4])[0])
     nested = torch.nested.nested_tensor([x[0].detach(), x[1].detach()])
     for value in (x[None], x[0, 0]):
         with pytest.raises(ValueError, match="it must have 3, or 2 if unbatched"):
             module(value)
-    bad = ((x.float(), ValueError), (x[..., :5], ValueError), (x[:0], ValueError))
+    bad = ((x.float(), ValueError), (x[..., :5], ValueError), (x[:0], ValueError), (x.to("meta"), ValueError))
     for argument, error in (*bad, (x.detach().to_sparse(), TypeError), (nested, TypeError), ([x], TypeError)):
         with pytest.raises(error):
             module(argument)
@@ -387,6 +390,8 @@ def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], serv
     for parameter, value in zip(other._packed_weights(), weights, strict=True):
         parameter.data.copy_(value)
     assert torch.equal(other(x, states)[0], found)
+    for _ in range(2):  # by what is remembered then
+        assert torch.equal(module(x, states)[0], found)
 
 
 def test_shapes_and_types_at_the_same_place(served: list[bool]) -> None:
