@@ -191,6 +191,17 @@ def test_saved_tensors_that_were_elsewhere(served: list[bool]) -> None:
     assert served == [True] * 3
 
 
+def test_weights_that_are_elsewhere_when_the_backward_pass_comes(served: list[bool]) -> None:
+    """Of a graph the values then count."""
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    outputs = [module(x, states)[0] for _ in range(2)]
+    for parameter in module.parameters():
+        parameter.data = parameter.data * 2
+    assert_equal(*(list(torch.autograd.grad(output.sum(), [x, *module.parameters()])) for output in outputs))
+    assert served == [True]
+
+
 class Operators(TorchDispatchMode):
     """Their names, of all calls that the dispatcher sees."""
 
