@@ -645,9 +645,9 @@ for _suffix in _TAGS:
         _library.impl(f"rnn_backward{_suffix}", _rnn_backward, _key)
     torch.library.register_fake(f"prnn::rnn{_suffix}", _rnn_fake, lib=_library)
     torch.library.register_fake(f"prnn::rnn_backward{_suffix}", _rnn_backward_fake, lib=_library)
+    for _name in ("rnn", "rnn_backward"):
+        register_vmap(getattr(torch.ops.prnn, _name + _suffix).default, _library)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
 _library.impl("rnn", functools.partial(rnn_on_cpu, _rnn_of_cast), "AutocastCPU")
 _library.impl("rnn", functools.partial(rnn_on_cuda, _rnn_of_cast), "AutocastCUDA")
-register_vmap(rnn, _library)
-register_vmap(rnn_backward, _library)
