@@ -123,12 +123,11 @@ class EagerCalls:
         """What serves calls of a size in this thread."""
         stack = layer(self.config, self.dtype, self.input_size, self.device)
         stack.follow_precision()
-        steps = steps_of(input, None, None)
+        sizes = steps_of(input, None, None).sizes
         with torch.no_grad():
-            data = steps.pack(input), steps.sort(hx), steps.sort(cx)
-            config = kernels.config_of_call(stack, steps.sizes, data, self.weights, None, training)
+            config = kernels.config_of_call(stack, sizes, (input, hx, cx), self.weights, None, training)
         served = stack.served_by(config)
-        return PlainCall(served, steps.sizes, this_thread.token, self.addresses, self.layouts, self.config, set())
+        return PlainCall(served, sizes, this_thread.token, self.addresses, self.layouts, self.config, set())
 
 
 class CallsOnCpu(EagerCalls):

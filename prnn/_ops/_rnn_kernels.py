@@ -247,10 +247,11 @@ def config_of_call(
     is_operator: bool = False,
 ) -> Config:
     """The configuration that serves a call: measured with torch.backends.cudnn.benchmark. Runs, of the first call of a
-    size, others, too. data: packed x, hx and cx."""
-    library, (x, hx, cx) = handle(stack.device), data
+    size, others, too. data: x, packed or (T, N, I), hx and cx."""
+    library = handle(stack.device)
 
     def run(configuration: Config) -> None:
+        x, hx, cx = _contiguous(data)
         _run_step((x.flatten(0, -2), hx, cx), weights, sizes, seed, configuration, training)
 
     if is_benchmark():
