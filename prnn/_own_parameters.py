@@ -1,4 +1,4 @@
-"""The parameters of a module whose eager calls remember them (_calls_on_cpu.py, _torch_on_cuda.py)."""
+"""The parameters of a module whose eager calls remember them (_eager_calls.py, _torch_on_cuda.py)."""
 
 from typing import Any
 

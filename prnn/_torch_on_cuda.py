@@ -4,7 +4,6 @@ prnn's library has cuDNN run the same kernels, but such a call is as long as the
 takes less, and its node of autograd is not one of Python. Captured calls, which take the host no time, stay the
 library's, which has fewer kernels there."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 
 from prnn._ops import _rnn_kernels as kernels
-from prnn._ops._handles import device_of, handle
+from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _undisturbed
 from prnn._ops._precision import allows_tf32_rnn
-from prnn._own_parameters import OwnParameters, own_parameters
+from prnn._own_parameters import OwnParameters
 
 __all__ = ["TorchsCalls", "torchs_calls"]
 
@@ -36,12 +35,6 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _strided = torch.strided
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.token = object()
-
-
-_thread = _Thread()
 Size = tuple[int, int, bool, bool, bool, int, object]
 
 
@@ -56,10 +49,7 @@ class TorchsCalls:
         self, module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
     ) -> None:
         self.stack = stack = layer(config, input.dtype, input.size(-1), input.device)
-        self.takes = stack.takes_torchs if kernels.lie_packed(weights, stack, input) else (False, False)
-        self.is_any = True in self.takes
-        if not self.is_any:
-            return
+        self.takes = stack.takes_torchs
         self.config, self.dtype, self.device, self.index = config, input.dtype, input.device, input.get_device()
         self.input_size, self.time = input.size(-1), 1 if module.batch_first else 0
         self.own = OwnParameters(module, parameters, input.dtype)
@@ -115,7 +105,7 @@ class TorchsCalls:
                     return None
                 wants_grad = wants_grad or state.requires_grad
         training, trains = wants_grad and is_grad_enabled, trains and is_grad_enabled
-        key = (steps, batch, training, trains, tf32, _current_stream(self.index), _thread.token)
+        key = (steps, batch, training, trains, tf32, _current_stream(self.index), this_thread.token)
         zeros = self.zeros.get(key)
         is_first = zeros is None
         if zeros is None:
@@ -194,15 +184,16 @@ class TorchsCalls:
         self._is_cudnns(input, hx, cx, True, trains)
 
 
-def torchs_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> TorchsCalls | None:
-    """Of a module that is called with this input; None where the call does not tell which weights it has.
+def torchs_calls(
+    module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
+) -> TorchsCalls | None:
+    """Of a module whose packed weights lie together; None where there are none.
 
-    Those are parameters that the module has packed: what owns its memory otherwise may lose it before a backward pass,
-    as FSDP's do, of which torch's node would not know."""
-    if not _undisturbed() or _is_autocast() or type(input) is not Tensor:
+    The parameters are those that the module has packed: what owns its memory otherwise may lose it before a backward
+    pass, as FSDP's do, of which torch's node would not know."""
+    if any(parameter.untyped_storage().resizable() for parameter in parameters):
         return None
-    parameters = own_parameters(module)
-    if parameters is None or any(parameter.untyped_storage().resizable() for parameter in parameters):
+    if True not in layer(config, input.dtype, input.size(-1), input.device).takes_torchs:
         return None
     return TorchsCalls(module, parameters, input, weights, config)
 

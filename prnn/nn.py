@@ -18,8 +18,8 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
-from prnn._calls_on_cpu import CallsOnCpu, calls_on_cpu
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
+from prnn._eager_calls import EagerCalls, eager_calls
 from prnn._layer_arguments import (
     check_flag,
     check_heads,
@@ -50,7 +50,6 @@ from prnn._state_masks import (
     uses_masks,
 )
 from prnn._torch_on_cpu import run_torchs
-from prnn._torch_on_cuda import TorchsCalls, torchs_calls
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
@@ -84,7 +83,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0
-    _eager_calls: TorchsCalls | CallsOnCpu | None = None
+    _eager_calls: EagerCalls | None = None
 
     def __init__(
         self,
@@ -371,7 +370,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         )
         if is_torchs and not uses_masks(self):
             if batch_sizes is None and self._eager_calls is None and not _is_compiling():
-                found = _find_calls(self, input, weights, config)
+                found = eager_calls(self, input, weights, config)
                 if found is not None:
                     self.__dict__["_eager_calls"] = found
             if input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
@@ -401,14 +400,6 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         of_pieces = pieces.cut_masks(*masks) if masks else ()
         directions = 2 if self.bidirectional else 1
         return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
-
-
-def _find_calls(
-    module: _Recurrent, input: Tensor, weights: Sequence[Tensor], config: Config
-) -> TorchsCalls | CallsOnCpu | None:
-    if input.is_cuda:
-        return torchs_calls(module, input, weights, config)
-    return calls_on_cpu(module, input, weights, config) if input.is_cpu else None
 
 
 def _compute(

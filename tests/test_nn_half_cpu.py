@@ -34,7 +34,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return results
 
     monkeypatch.setattr(prnn.nn, "run_torchs", spy)
-    monkeypatch.setattr(prnn.nn, "calls_on_cpu", lambda *_: None)  # test_calls_on_cpu.py has them
+    monkeypatch.setattr(prnn.nn, "eager_calls", lambda *_: None)  # test_eager_calls.py has them
     return calls
 
 

@@ -12,6 +12,7 @@ from torch._vmap_internals import _vmap
 from torch.nn.utils.rnn import PackedSequence
 
 import prnn
+from prnn._ops import rnn
 from prnn._ops._vmap import call_for_batched
 
 META_OPTIONS: list[dict[str, Any]] = [
@@ -107,6 +108,23 @@ def test_vmap_over_an_ensemble(cell: str, options: dict[str, Any]) -> None:
     equal(torch.func.grad(lambda parameters: torch.func.vmap(loss)(parameters, x).sum())(parameters), expected)
     torch.func.vmap(loss)(parameters, x).sum().backward()
     equal({name: parameter.grad for name, parameter in parameters.items()}, expected)
+
+
+def test_vmap_with_lengths_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which a GPU's calls are an operator of their own."""
+    monkeypatch.setattr(rnn, "_reads_host", lambda input, sizes: any(given is not None for given in sizes))
+    members = [prnn.nn.GRU(5, 4, dtype=torch.float64) for _ in range(3)]
+    parameters, _ = torch.func.stack_module_state(members)
+    x, lengths = torch.randn(3, 6, 2, 5, dtype=torch.float64), [6, 3]
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(members[0], parameters, (x,), {"lengths": lengths})[0].square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss))(parameters, x)
+    for index, member in enumerate(members):
+        loss(dict(member.named_parameters()), x[index]).backward()
+        for name, parameter in member.named_parameters():
+            torch.testing.assert_close(found[name][index], parameter.grad, rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_of_every_sequence() -> None:

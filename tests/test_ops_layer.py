@@ -295,7 +295,7 @@ def test_a_measured_step_is_one_of_the_calls_data(
     """On the CPU, as on a GPU: with states and without, in training and in inference, and as an operator."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(_measured, "replay_time", lambda call: float(call() is None))
-    monkeypatch.setattr(prnn.nn, "calls_on_cpu", lambda *_: None)
+    monkeypatch.setattr(prnn.nn, "eager_calls", lambda *_: None)
     calls = []
     real = _rnn_kernels.backward
     monkeypatch.setattr(_rnn_kernels, "backward", lambda *given: calls.append(given[1].shape) or real(*given))

@@ -14,9 +14,11 @@ from nn_pairs import CELLS, make, make_states
 from torch import Tensor
 
 import prnn
-from prnn import _torch_on_cuda
+from prnn import _eager_calls, _torch_on_cuda
+from prnn._eager_calls import CallsOnCuda
 from prnn._ops import _layer
 from prnn._ops._layer import BACKENDS, MODES, Config
+from prnn._own_parameters import own_parameters
 from prnn._torch_on_cuda import TorchsCalls
 
 OPERATORS: dict[int, Callable[..., Any]] = {
@@ -72,14 +74,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     cuda, takes = torch.device("cuda"), _layer._takes_torchs
     monkeypatch.setattr(_layer, "_takes_torchs", lambda *arguments: takes(*arguments[:3], cuda))
     monkeypatch.setattr(_layer._local, "layers", {})
-    monkeypatch.setattr(prnn.nn, "calls_on_cpu", lambda *_: None)
+    monkeypatch.setattr(prnn.nn, "eager_calls", lambda *_: None)
     monkeypatch.setattr(_torch_on_cuda, "_cudnn_rnn", found.operator)
     monkeypatch.setattr(
         _torch_on_cuda, "_together", lambda weights, count: torch.cat([w.detach().flatten() for w in weights])
     )
     monkeypatch.setattr(_torch_on_cuda, "_current_stream", lambda index: found.stream)
-    monkeypatch.setattr(_torch_on_cuda, "_is_capturing", lambda: found.is_capturing)
-    monkeypatch.setattr(_torch_on_cuda, "is_benchmark", lambda: found.is_benchmark)
+    for place in (_eager_calls, _torch_on_cuda):
+        monkeypatch.setattr(place, "_is_capturing", lambda: found.is_capturing)
+        monkeypatch.setattr(place, "is_benchmark", lambda: found.is_benchmark)
+    monkeypatch.setattr(_eager_calls, "_current_gpu", lambda: -1)
     monkeypatch.setattr(_torch_on_cuda, "_is_enabled", lambda: found.is_enabled)
     monkeypatch.setattr(_torch_on_cuda, "allows_tf32_rnn", lambda: False)
     return found
@@ -92,10 +96,12 @@ def config_of(module: Any) -> Config:
 
 def make_ready(module: Any, x: Tensor) -> TorchsCalls:
     """As a first call on a GPU leaves it."""
-    made = _torch_on_cuda.torchs_calls(module, x, module._packed_weights(), config_of(module))
-    assert made is not None
+    parameters = own_parameters(module)
+    assert parameters is not None
+    made = CallsOnCuda(module, parameters, x, module._packed_weights(), config_of(module))
     vars(module)["_eager_calls"] = made
-    return made
+    assert made.torchs is not None
+    return made.torchs
 
 
 def small(cell: str = "GRU", **options: Any) -> Any:
@@ -313,13 +319,13 @@ def test_another_type_at_the_same_place(machine: Machine) -> None:
 def test_replaced_flat_weights_are_not_the_modules(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     change_flat_weights(module)
-    assert _torch_on_cuda.torchs_calls(module, x, list(module.parameters()), config_of(module)) is None
+    assert _eager_calls.eager_calls(module, x, list(module.parameters()), config_of(module)) is None
 
 
 def test_values_of_parameters_may_change(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
-    module._eager_calls.first[2].mul_(2)  # on a GPU it is their memory
+    module._eager_calls.torchs.first[2].mul_(2)  # on a GPU it is their memory
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(2)
@@ -401,4 +407,6 @@ def test_memory_that_is_not_the_modules(machine: Machine) -> None:
     assert _torch_on_cuda.kernels.lie_packed(
         module._packed_weights(), _layer.layer(config_of(module), x.dtype, 6, x.device), x
     )
-    assert _torch_on_cuda.torchs_calls(module, x, module._packed_weights(), config_of(module)) is None
+    calls = CallsOnCuda(module, list(module.parameters()), x, module._packed_weights(), config_of(module))
+    assert calls.is_any
+    assert calls.torchs is None

@@ -39,7 +39,14 @@ class _Handles(threading.local):
         self.of: dict[torch.device, _Made] = {}
 
 
-_handles = _Handles()
+class _Thread(threading.local):
+    """The calling thread; others have other tokens, also once it has ended."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_handles, this_thread = _Handles(), _Thread()
 _NOTHING = nullcontext()
 # torch.cuda.current_stream() would make an object of it, at ten times the cost. torch for CPUs alone has it not.
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)

@@ -128,6 +128,7 @@ class Layer:
         self._torchs: dict[tuple[int, int, int, bool, bool], bool] = {}
         self._served: dict[int, Layer] = {}  # with a backend
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
+        self._backward_workspaces: dict[tuple[int, int, int], int] = {}
         self._plans: dict[SizeKey, dict[str, Any]] = {}
         self._bounds: tuple[int, int, int, bool] | None = None
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
@@ -149,13 +150,13 @@ class Layer:
         return self._nothing
 
     def workspace(self, size: int, input: Tensor) -> Tensor:
-        """Memory of `size` bytes for one call. A small one on the CPU, where a call is over when it returns, is kept:
-        a layer is one thread's."""
+        """Memory of `size` bytes for one call. None at all, and a little on the CPU, where a call is over when it
+        returns, is kept: a layer is one thread's."""
         kept = self._workspace
         if kept is not None and kept.numel() >= size:
             return kept
         made = input.new_empty(size, dtype=torch.uint8)
-        if size <= _KEPT_WORKSPACE and input.is_cpu:
+        if size == 0 or (size <= _KEPT_WORKSPACE and input.is_cpu):
             self._workspace = made
         return made
 
@@ -363,6 +364,19 @@ class Layer:
         if math != self._math:
             self.rnn.set_math(math)
             self._math = math
+
+    def backward_workspace(self, handle: "_C.Handle", batch_sizes: Sequence[int], gives_dx: bool) -> int:
+        """Bytes of the workspace of a backward pass: cuDNN wants room for the input's gradient if it is given none."""
+        if gives_dx or self.config.backend != BACKENDS["cudnn"]:
+            return self.spaces(handle, batch_sizes, True)[0]
+        if batch_sizes[0] != batch_sizes[-1]:
+            return self.rnn.workspace_size(handle, batch_sizes)
+        key = (len(batch_sizes), batch_sizes[0], self._math)
+        found = self._backward_workspaces.get(key)
+        if found is None:
+            _make_room(self._backward_workspaces)
+            found = self._backward_workspaces[key] = self.rnn.workspace_size(handle, batch_sizes)
+        return found
 
     def spaces(self, handle: "_C.Handle", batch_sizes: Sequence[int], training: bool) -> tuple[int, int]:
         """Bytes of the workspace and of the reserve space."""

@@ -15,6 +15,7 @@ from prnn._ops._steps import Steps, steps_of
 __all__ = [
     "backward",
     "backward_plain",
+    "config_of_call",
     "forward",
     "forward_plain",
     "lie_packed",
@@ -208,22 +209,12 @@ def forward(
         zoneout_mask, recurrent_mask = _packed_masks(masks, steps, input)
         library = handle(input.device)
         stack.follow_precision()
-        if is_benchmark():
-            stack.tell_backend(library, steps.sizes)
-
-            def run(configuration: Config) -> None:
-                _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, seed, configuration, training)
-
-            config = stack.measured(library, steps.sizes, run, training=training, is_traced=is_operator)
-            library = handle(input.device)  # which worked on a stream of the measurement
-        elif not is_operator:
-            config, captured = stack.of_call(library, steps.sizes, training=training)
-            if captured is not None:
-                _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, None, captured, training)
-        else:
+        if is_operator and not is_benchmark():
             stack.tell_backend(library, steps.sizes)
             if training:
                 config = stack.settled(library, steps.sizes, is_traced=True)
+        else:
+            config = config_of_call(stack, steps.sizes, (x, hx, cx), weights, seed, training, is_operator)
         stack = stack.served_by(config)
         if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
             cells_address = cells.data_ptr() if config.return_cells else 0
@@ -244,6 +235,34 @@ def forward(
         if config.return_cells:
             cells = steps.unpack(cells, cells_shape)
         return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, cells, config
+
+
+def config_of_call(
+    stack: Layer,
+    sizes: list[int],
+    data: tuple[Tensor, Tensor | None, Tensor | None],
+    weights: Sequence[Tensor],
+    seed: Tensor | None,
+    training: bool,
+    is_operator: bool = False,
+) -> Config:
+    """The configuration that serves a call: measured with torch.backends.cudnn.benchmark. Runs, of the first call of a
+    size, others, too. data: x, packed or (T, N, I), hx and cx."""
+    library = handle(stack.device)
+
+    def run(configuration: Config) -> None:
+        x, hx, cx = _contiguous(data)
+        _run_step((x.flatten(0, -2), hx, cx), weights, sizes, seed, configuration, training)
+
+    if is_benchmark():
+        stack.tell_backend(library, sizes)
+        config = stack.measured(library, sizes, run, training=training, is_traced=is_operator)
+        handle(stack.device)  # which worked on a stream of the measurement
+        return config
+    config, captured = stack.of_call(library, sizes, training=training)
+    if captured is not None:
+        run(captured)
+    return config
 
 
 def _run_forward(
@@ -283,15 +302,15 @@ def _run_forward(
 
 def forward_plain(
     stack: Layer,
-    library: "_C.Handle",
     sizes: list[int],
     data: tuple[Tensor, Tensor | None, Tensor | None],
     packed_weights: Tensor,
     training: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Output, hy, cy, an LSTM's, and the reserve space of a call on the CPU without masks, extras and dropout, of an
-    input (T, N, I). All of it has been checked, and there are sequences."""
-    input, batch = data[0], sizes[0]
+    """Output, hy, cy, an LSTM's, and the reserve space of a call without masks, extras and dropout, of an input
+    (T, N, I), on the current GPU if it is on one. All of it has been checked, and there are sequences."""
+    input, batch, library = data[0], sizes[0], handle(stack.device)
+    stack.follow_precision()
     y = input.new_empty(len(sizes), batch, stack.output_size)
     hy = input.new_empty(stack.states, batch, stack.state_size)
     cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else None
@@ -305,7 +324,6 @@ def _contiguous(tensors: Any) -> Any:
 
 def backward_plain(
     stack: Layer,
-    library: "_C.Handle",
     sizes: list[int],
     gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
     data: tuple[Tensor, Tensor | None, Tensor | None],
@@ -315,6 +333,8 @@ def backward_plain(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """backward() after forward_plain(). gradients: of output, hy and cy."""
+    library = handle(stack.device)
+    stack.follow_precision()
     input, hx, cx, output = _contiguous((*data, output))
     grad_output, *rest = _contiguous(gradients)
     dy = torch.zeros_like(output) if grad_output is None else grad_output
@@ -322,12 +342,25 @@ def backward_plain(
         input.new_empty(input.shape) if wanted[0] else None,
         torch.empty_like(hx) if wanted[1] and hx is not None else None,
         torch.empty_like(cx) if wanted[2] and cx is not None else None,
-        input.new_empty(stack.params_size) if wanted[3] else None,
+        _new_gradients(stack, input) if wanted[3] else None,
     )
-    workspace_size = stack.spaces(library, sizes, True)[0]
-    given = ((output, dy, *rest), (input, hx, cx), packed_weights, hx, reserve, workspace_size)
+    workspace_size = stack.backward_workspace(library, sizes, wanted[0])
+    initial = _initial(stack, hx, sizes[0], input) if wanted[3] else hx
+    given = ((output, dy, *rest), (input, hx, cx), packed_weights, initial, reserve, workspace_size)
     _run_backward(stack, library, sizes, *given, results)
     return results
+
+
+def _new_gradients(stack: Layer, input: Tensor) -> Tensor:
+    """Of the packed weights, for a backward pass of at least one sequence."""
+    return (input.new_empty if stack.sets_gradients else input.new_zeros)(stack.params_size)
+
+
+def _initial(stack: Layer, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
+    """The states that the weights' gradients begin with."""
+    if hx is None and batch * stack.hidden_size >= _MANY_STATES and stack.config.backend == BACKENDS["cudnn"]:
+        return input.new_zeros(stack.states, batch, stack.state_size)
+    return hx
 
 
 def _run_backward(
@@ -451,8 +484,7 @@ def backward(
         dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
         dw = None
         if wanted[3]:
-            new = input.new_empty if stack.sets_gradients and steps.batch > 0 else input.new_zeros
-            dw = new(stack.params_size)
+            dw = _new_gradients(stack, input) if steps.batch > 0 else input.new_zeros(stack.params_size)
         if recurrent_mask is not None:
             recurrent_mask = _packed_masks((None, recurrent_mask), steps, input)[1]
         if steps.batch > 0:
@@ -467,13 +499,10 @@ def backward(
             if stack.has_masks:  # the backward pass looks at that of zoneout no further than whether it is NULL
                 stack.rnn.set_masks(_address(recurrent_mask), config.mask_kinds & 1, config.zoneout)
             if dcells is None:
-                workspace_size = stack.spaces(library, steps.sizes, True)[0]
+                workspace_size = stack.backward_workspace(library, steps.sizes, wanted[0])
             else:  # for other kernels, maybe
                 workspace_size = stack.rnn.temp_space_sizes(library, True, steps.sizes)[0]
-            initial = hx
-            many = steps.batch * stack.hidden_size >= _MANY_STATES
-            if dw is not None and hx is None and many and stack.config.backend == BACKENDS["cudnn"]:
-                initial = input.new_zeros(stack.states, steps.batch, stack.state_size)
+            initial = hx if dw is None else _initial(stack, hx, steps.batch, input)
             given = ((y, dy, dhy, dcy), (x, hx, cx), packed_weights, initial, reserve, workspace_size)
             _run_backward(stack, library, steps.sizes, *given, (dx, dhx, dcx, dw))
         dx = None if dx is None else steps.unpack(dx, input.shape)

@@ -35,17 +35,15 @@ small layer.
 
 import functools
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
-from prnn._ops._handles import handle
+from prnn._ops._handles import handle, is_elsewhere, this_thread
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._operator import (
     _PLAIN,
@@ -60,7 +58,17 @@ from prnn._ops._rnn_kernels import require, require_masks, require_reset, requir
 from prnn._ops._steps import steps_of
 from prnn._ops._vmap import call_for_batched, is_batched, register_vmap
 
-__all__ = ["BACKENDS", "MODES", "Config", "PlainCall", "call", "call_plainly", "rnn", "rnn_backward"]
+__all__ = [
+    "BACKENDS",
+    "MODES",
+    "Config",
+    "PlainCall",
+    "call",
+    "call_plainly",
+    "rnn",
+    "rnn_backward",
+    "without_frozen_layers",
+]
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
@@ -377,24 +385,32 @@ def _without_others(grads: list[Tensor | None], of_all: Tensor) -> list[Tensor |
 def _plain_gradients(
     ctx: Any, gradients: tuple[Tensor | None, ...], needs: Sequence[bool]
 ) -> tuple[Tensor | None, ...] | None:
-    """_gradients() after forward_plain(), in the same thread, of a graph whose first backward pass this is, and whose
-    weights are where they were; otherwise None."""
+    """_gradients() after forward_plain(), of a graph whose first backward pass this is, and whose weights are where
+    they were; otherwise None."""
     call: PlainCall = ctx.plain
-    if ctx.has_run or torch.is_grad_enabled() or call.thread != get_ident() or not _undisturbed():
+    if ctx.has_run or torch.is_grad_enabled() or not _undisturbed():
         return None
     for gradient in gradients:
         if gradient is not None and not is_plain(gradient):
             return None
     input, hx, cx, *saved = ctx.saved_tensors
     output, reserve, *weights = saved[len(_NO_SEQUENCES) :]
+    stack = call.stack
+    if input.dtype is not stack.dtype or input.device != stack.device or is_elsewhere(input):
+        return None
     if list(map(_address_of, weights)) != call.addresses:  # torch.autograd.graph.save_on_cpu() makes copies
         return None
+    if call.thread is not this_thread.token:
+        stack = layer(stack.config, stack.dtype, stack.input_size, stack.device)
+    if call.given is not stack.config and stack.is_small and stack not in call.ready:
+        kernels.make_ready(input, hx, cx, weights, None, None, call.given)
+        call.ready.add(stack)
     ctx.has_run = True
     needs_weights = needs[4:]
     wanted = (*needs[:3], True in needs_weights)
     grads_of_outputs = gradients[0], gradients[1], gradients[2]
     *of_data, of_weights = kernels.backward_plain(
-        *call[:3], grads_of_outputs, (input, hx, cx), weights[0], output, reserve, wanted
+        stack, call.sizes, grads_of_outputs, (input, hx, cx), weights[0], output, reserve, wanted
     )
     if of_weights is None:
         return *of_data, *[None] * (len(needs) - 3)
@@ -447,11 +463,12 @@ class PlainCall(NamedTuple):
     """A call that forward_plain() serves."""
 
     stack: Layer
-    library: "_C.Handle"
     sizes: list[int]
-    thread: int  # whose these are
+    thread: object  # whose stack it is
     addresses: list[int]  # of the weights
     layouts: list[tuple[Any, ...]]  # of each weight: its shape, strides and place in the packed weights
+    given: Config  # of which the stack's was made
+    ready: set[Layer]  # those of threads that have made ready() for backward passes
 
 
 _NO_SEQUENCES = (None,) * 6  # batch_sizes, lengths, reset, masks and seed
@@ -467,18 +484,16 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
         input, hx, cx, rest, *weights = inputs
         ctx.has_run, ctx.later_reserve = False, None
         ctx.set_materialize_grads(False)
-        ctx.plain = None
         if type(rest) is PlainCall:
             ctx.plain = rest
-            y, hy, cy, reserve = kernels.forward_plain(*rest[:3], (input, hx, cx), weights[0], True)
-            ctx.config, ctx.max_batch, ctx.given = rest.stack.config, None, rest.stack.config
+            y, hy, cy, reserve = kernels.forward_plain(rest.stack, rest.sizes, (input, hx, cx), weights[0], True)
             ctx.save_for_backward(input, hx, cx, *_NO_SEQUENCES, y, reserve, *weights)
             return y, hy, cy, None
         batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
         y, hy, cy, reserve, cells, ctx.config = kernels.forward(
             input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
         )
-        ctx.max_batch, ctx.given = max_batch, config
+        ctx.plain, ctx.max_batch, ctx.given = None, max_batch, config
         sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
         ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
         return y, hy, cy if config.mode == MODES["LSTM"] else None, cells if config.return_cells else None
@@ -486,8 +501,10 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
-        if ctx.plain is not None and (found := _plain_gradients(ctx, gradients, needs)) is not None:
-            return found
+        if ctx.plain is not None:
+            if (found := _plain_gradients(ctx, gradients, needs)) is not None:
+                return found
+            ctx.config, ctx.max_batch, ctx.given = ctx.plain.stack.config, None, ctx.plain.given
         of_data, of_weights = _gradients(ctx, gradients, (*needs[:3], *needs[4:]), True)
         return *of_data, None, *of_weights
 
@@ -550,7 +567,7 @@ def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
     return False
 
 
-def _without_frozen_layers(
+def without_frozen_layers(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], config: Config
 ) -> Config:
     """The configuration of a call that has a gradient, with the number of its lowest layers that have none."""
@@ -567,7 +584,7 @@ def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
     if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
         input, hx, cx = data
-        config = tuple(_without_frozen_layers(input, hx, cx, weights, Config(*config)))
+        config = tuple(without_frozen_layers(input, hx, cx, weights, Config(*config)))
         return _rnn_function(*data, *sequences, config, *weights)
     # AOTInductor's programs give None for a list without elements.
     return _rnn_below_autograd(*arguments[:7], arguments[7] or [], *arguments[8:])
@@ -610,7 +627,7 @@ def _with_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call() where _is_direct() and a gradient is wanted."""
     *sequences, config = rest
-    rest = (*sequences, _without_frozen_layers(input, hx, cx, weights, config))
+    rest = (*sequences, without_frozen_layers(input, hx, cx, weights, config))
     output, hy, cy, cells = _rnn_function_of_kernels(input, hx, cx, rest, *weights)
     if cy is None or cells is None:
         nothing = layer(config, input.dtype, input.size(-1), input.device).nothing(input)
@@ -628,12 +645,9 @@ def call_plainly(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call() of what forward_plain() serves."""
     if wants_grad:
-        config = _without_frozen_layers(input, hx, cx, weights, call.stack.config)
-        if config is not call.stack.config:
-            call = call._replace(stack=layer(config, input.dtype, input.size(-1), input.device))
         output, hy, cy, _ = _rnn_function_of_kernels(input, hx, cx, call, *weights)
     else:
-        output, hy, cy, _ = kernels.forward_plain(*call[:3], (input, hx, cx), weights[0], False)
+        output, hy, cy, _ = kernels.forward_plain(call.stack, call.sizes, (input, hx, cx), weights[0], False)
     nothing = call.stack.nothing(input)
     return output, hy, nothing if cy is None else cy, nothing
 
@@ -664,10 +678,10 @@ for _suffix in _TAGS:
     for _key in ("CPU", "CUDA"):
         _library.impl(f"rnn{_suffix}", _rnn, _key)
         _library.impl(f"rnn_backward{_suffix}", _rnn_backward, _key)
-    register_vmap(getattr(torch.ops.prnn, f"rnn{_suffix}").default, _library)
-    register_vmap(getattr(torch.ops.prnn, f"rnn_backward{_suffix}").default, _library)
     torch.library.register_fake(f"prnn::rnn{_suffix}", _rnn_fake, lib=_library)
     torch.library.register_fake(f"prnn::rnn_backward{_suffix}", _rnn_backward_fake, lib=_library)
+    for _name in ("rnn", "rnn_backward"):
+        register_vmap(getattr(torch.ops.prnn, _name + _suffix).default, _library)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
 _library.impl("rnn", functools.partial(rnn_on_cpu, _rnn_of_cast), "AutocastCPU")

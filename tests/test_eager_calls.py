@@ -1,5 +1,6 @@
-"""Eager calls on the CPU without what only other calls need: the same bits as those that are looked at in full, and a
-module whose parameters, attributes or arguments are not what they were is looked at again."""
+"""Eager calls without what only other calls need: the same bits as those that are looked at in full, and a module whose
+parameters, attributes or arguments are not what they were is looked at again. A GPU's calls are here with the CPU in
+its place, and in test_eager_calls_cuda.py."""
 
 import copy
 import pickle
@@ -15,9 +16,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import prnn
-from prnn import _torch_on_cpu
-from prnn._calls_on_cpu import CallsOnCpu
+from prnn import _eager_calls, _torch_on_cpu
+from prnn._eager_calls import CallsOnCuda, EagerCalls
 from prnn._ops import _rnn_kernels
+from prnn._ops._handles import handle
+from prnn._ops._layer import BACKENDS, Config, Layer, layer
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -31,19 +34,27 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+@pytest.fixture(params=["cpu", "cuda"])
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call that may be one of these, whether it was."""
     calls: list[bool] = []
-    run = CallsOnCpu.run
+    run = EagerCalls.run
 
     def spy(*arguments: Any) -> Any:
         results = run(*arguments)
         calls.append(results is not None)
         return results
 
-    monkeypatch.setattr(CallsOnCpu, "run", spy)
+    monkeypatch.setattr(EagerCalls, "run", spy)
+    if request.param == "cuda":
+        as_on_a_gpu(monkeypatch)
     return calls
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_eager_calls, "CallsOnCpu", CallsOnCuda)
+    monkeypatch.setattr(_eager_calls, "_current_gpu", lambda: -1)
+    monkeypatch.setattr(_eager_calls, "_is_capturing", lambda: False)
 
 
 def small(cell: str = "LSTM", **options: Any) -> Any:
@@ -169,13 +180,26 @@ def test_saved_tensors_that_were_elsewhere(served: list[bool]) -> None:
         found = training_step(module, x, states)
     assert_equal(found, expected)
 
-    def double_matrix(saved: Tensor) -> Tensor:
-        return saved.double() if saved.dim() == 2 else saved
+    for dimensions in (2, 3):  # weights, data
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, double_matrix)
-    with hooks, pytest.raises(ValueError, match="a weight has dtype"):
-        training_step(module, x, states)
-    assert served == [True] * 2
+        def double(saved: Tensor, dimensions: int = dimensions) -> Tensor:
+            return saved.double() if saved.dim() == dimensions else saved
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, double)
+        with hooks, pytest.raises(ValueError, match="a weight has dtype"):
+            training_step(module, x, states)
+    assert served == [True] * 3
+
+
+def test_weights_that_are_elsewhere_when_the_backward_pass_comes(served: list[bool]) -> None:
+    """Of a graph the values then count."""
+    module = small(num_layers=2)
+    x, states = data_of(module)
+    outputs = [module(x, states)[0] for _ in range(2)]
+    for parameter in module.parameters():
+        parameter.data = parameter.data * 2
+    assert_equal(*(list(torch.autograd.grad(output.sum(), [x, *module.parameters()])) for output in outputs))
+    assert served == [True]
 
 
 class Operators(TorchDispatchMode):
@@ -210,14 +234,21 @@ def test_another_thread(served: list[bool], monkeypatch: pytest.MonkeyPatch) -> 
     module = small(num_layers=2)
     x, states = data_of(module)
     expected = training_step(module, x, states)
-    monkeypatch.setattr(_rnn_kernels, "backward_plain", None)  # whose objects are the first thread's
     found: list[list[Tensor]] = []
+    passes: list[str] = []
 
-    def run_in_thread(call: Callable[[], object]) -> None:
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
+    def spied(name: str) -> Callable[..., Any]:
+        run = getattr(_rnn_kernels, name)
 
+        def spy(stack: Layer, *rest: Any) -> Any:
+            assert stack is layer(stack.config, stack.dtype, stack.input_size, stack.device)  # this thread's
+            passes.append(name)
+            return run(stack, *rest)
+
+        return spy
+
+    for name in ("forward_plain", "backward_plain"):
+        monkeypatch.setattr(_rnn_kernels, name, spied(name))
     run_in_thread(lambda: found.append(training_step(module, x, states)))
     output = flat(module(x, states))
     loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(output))
@@ -225,7 +256,98 @@ def test_another_thread(served: list[bool], monkeypatch: pytest.MonkeyPatch) -> 
     run_in_thread(lambda: found.append([*(value.detach() for value in output), *torch.autograd.grad(loss, leaves)]))
     assert_equal(found[0], expected)
     assert_equal(found[1], expected)
-    assert served == [False, True]
+    assert served == [True, True]
+    assert passes == ["forward_plain", "backward_plain"] * 2
+
+
+def run_in_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_what_a_gpus_calls_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+    module = small()
+    x, states = data_of(module)
+    expected = module(x, states)[0]
+    calls: list[object] = []
+    monkeypatch.setattr(_eager_calls, "call_plainly", lambda *_: calls.append(1))
+    for name, value in (("_current_gpu", 0), ("_is_capturing", True)):
+        with monkeypatch.context() as there:
+            there.setattr(_eager_calls, name, lambda value=value: value)
+            assert torch.equal(module(x, states)[0], expected)
+    assert not calls
+
+
+def test_a_size_is_found_once_for_each_switch_and_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+    switches = {"allows_tf32_rnn": False, "is_benchmark": False}
+    for name in switches:
+        monkeypatch.setattr(_eager_calls, name, lambda name=name: switches[name])
+    monkeypatch.setattr(_eager_calls, "_MOST_SIZES", 7)
+    module = small()
+    x, _ = data_of(module)
+    module(x)
+    calls: Any = module._eager_calls
+    calls.has_tf32 = True
+    for _ in range(2):
+        module(x)
+        with torch.no_grad():
+            module(x)
+        module(x[:3])
+    assert len(calls.calls) == 3
+    for name in switches:
+        switches[name] = True
+        module(x)
+        module(x)
+    run_in_thread(lambda: module(x))
+    run_in_thread(lambda: module(x))
+    assert len(calls.calls) == 7
+    module(x[:2])
+    assert len(calls.calls) == 1
+
+
+def test_what_captured_calls_need_is_run_once_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the resident kernels for calls of their own, and cuDNN for those that are captured."""
+    as_on_a_gpu(monkeypatch)
+    made: list[tuple[int, int, bool]] = []
+    step = _rnn_kernels._run_step
+
+    def of_call(self: Layer, library: object, sizes: list[int], *, training: bool) -> tuple[Config, Config | None]:
+        assert library is handle(self.device)
+        is_first = (len(sizes), training) not in self._of_calls
+        self._of_calls[len(sizes), training] = None  # type: ignore[index, assignment]
+        return self._settled[BACKENDS["persistent"]], self._settled[BACKENDS["cudnn"]] if is_first else None
+
+    def run_step(data: Any, weights: Any, sizes: list[int], seed: None, config: Config, training: bool) -> None:
+        assert config.backend == BACKENDS["cudnn"]
+        made.append((threading.get_ident(), len(sizes), training))
+        with monkeypatch.context() as there:
+            there.setattr(Layer, "of_call", lambda self, *_, **__: (self.config, None))
+            step(data, weights, sizes, seed, config, training)
+
+    module = small()
+    x, _ = data_of(module)
+    module.requires_grad_(False)(x.detach())
+    module.requires_grad_()
+    monkeypatch.setattr(Layer, "of_call", of_call)
+    monkeypatch.setattr(_rnn_kernels, "_run_step", run_step)
+    here = threading.get_ident()
+    for _ in range(3):
+        results = module(x)[0]
+    assert made == [(here, 4, True)]
+    results.sum().backward()
+    assert made == [(here, 4, True)]
+    for _ in range(2):
+        loss = module(x)[0].sum()
+        run_in_thread(loss.backward)
+    assert len(made) == 3
+    assert here not in [thread for thread, *_ in made[1:]]
+    with torch.no_grad():
+        module(x)
+        module(x)
+    assert made[3:] == [(here, 4, False)]
 
 
 def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
@@ -243,11 +365,14 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
         module(x)
     with torch.autograd.forward_ad.dual_level():
         module(x)
+    negative = torch.complex(x, x).detach().conj().imag
+    assert negative.is_neg()
+    assert torch.equal(module(negative)[0], module(-x.detach(), lengths=[4, 4, 4])[0])
     nested = torch.nested.nested_tensor([x[0].detach(), x[1].detach()])
     for value in (x[None], x[0, 0]):
         with pytest.raises(ValueError, match="it must have 3, or 2 if unbatched"):
             module(value)
-    bad = ((x.float(), ValueError), (x[..., :5], ValueError), (x[:0], ValueError))
+    bad = ((x.float(), ValueError), (x[..., :5], ValueError), (x[:0], ValueError), (x.to("meta"), ValueError))
     for argument, error in (*bad, (x.detach().to_sparse(), TypeError), (nested, TypeError), ([x], TypeError)):
         with pytest.raises(error):
             module(argument)
@@ -276,6 +401,8 @@ def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], serv
     for parameter, value in zip(other._packed_weights(), weights, strict=True):
         parameter.data.copy_(value)
     assert torch.equal(other(x, states)[0], found)
+    for _ in range(2):  # by what is remembered then
+        assert torch.equal(module(x, states)[0], found)
 
 
 def test_shapes_and_types_at_the_same_place(served: list[bool]) -> None:
@@ -324,6 +451,7 @@ def test_dropout_draws_its_masks(served: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("cell", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("served", ["cpu"], indirect=True)
 def test_those_in_bfloat16_that_are_torchs(cell: str, served: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[bool, int, int]] = []
 

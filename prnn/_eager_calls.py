@@ -1,0 +1,173 @@
+"""Eager calls without what only other calls need.
+
+Of a layer of few units and timesteps the host's part is most of a call. These calls look at what may have changed since
+the first of them, and hand the tensors to the library, or to torch's operator where that is the faster one."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter
+
+from prnn._ops import _rnn_kernels as kernels
+from prnn._ops._handles import this_thread
+from prnn._ops._layer import Config, layer
+from prnn._ops._measured import is_benchmark
+from prnn._ops._operator import _PLAIN, _undisturbed
+from prnn._ops._precision import allows_tf32_rnn
+from prnn._ops._steps import steps_of
+from prnn._ops.rnn import PlainCall, call_plainly, without_frozen_layers
+from prnn._own_parameters import OwnParameters, own_parameters
+from prnn._torch_on_cpu import is_faster, run_operator, takes_torchs
+from prnn._torch_on_cuda import torchs_calls
+
+__all__ = ["CallsOnCpu", "CallsOnCuda", "EagerCalls", "eager_calls"]
+
+_MOST_SIZES = 256  # that are remembered
+
+# Each look-up takes time.
+_is_autocast: Any = torch._C._is_any_autocast_enabled
+_is_grad_enabled, _strided = torch.is_grad_enabled, torch.strided
+# torch for CPUs alone has neither.
+_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor]
+Size = tuple[int, int, bool, int, bool, bool, object]
+
+
+class EagerCalls:
+    """A module's calls with an input (T, N, I), or (N, T, I) with batch_first, or (T, I), and states, without lengths,
+    resets, masks and dropout. To be made anew when an attribute or a parameter of the module changes."""
+
+    def __init__(
+        self, module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
+    ) -> None:
+        stack = layer(config, input.dtype, input.size(-1), input.device)
+        self.is_any = kernels.lie_packed(weights, stack, input)
+        self.config, self.dtype, self.device, self.index = config, input.dtype, input.device, input.get_device()
+        self.is_cpu, self.is_lstm = input.is_cpu, stack.is_lstm
+        self.has_tf32 = input.is_cuda and input.dtype == torch.float32
+        self.input_size, self.batch_first = input.size(-1), module.batch_first
+        self.state_shapes = [(stack.states, size) for size in (stack.state_size, stack.hidden_size)]
+        self.weights = list(weights)
+        self.addresses = [weight.data_ptr() for weight in weights]
+        places = itertools.accumulate((weight.numel() for weight in weights), initial=0)
+        self.layouts = [(weight.shape, weight.stride(), place) for weight, place in zip(weights, places, strict=False)]
+        self.own = OwnParameters(module, parameters, input.dtype)
+        # Timesteps, sequences, whether there are gradients, frozen layers, whether there are tf32 and
+        # torch.backends.cudnn.benchmark, and the thread, whose the library's objects are.
+        self.calls: dict[Size, PlainCall] = {}
+
+    def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
+        """Output, hy, cy, without elements but for an LSTM, and no cells; None for any other call, and where arguments
+        are wrong. states: hx, cx, and those of a reset."""
+        if not self._is_ours(input) or _is_autocast() or not _undisturbed():
+            return None
+        shape = input.shape
+        is_batched = len(shape) == 3
+        if not 2 <= len(shape) <= 3 or shape[-1] != self.input_size or 0 in shape:
+            return None
+        hx, cx, reset_hx, reset_cx = states
+        if reset_hx is not None or reset_cx is not None or (cx is not None and not self.is_lstm):
+            return None
+        if not is_batched:
+            input = input.unsqueeze(1)
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        wants_grad = self.own.want_grad(module)
+        if wants_grad is None:
+            return None
+        wants_grad = wants_grad or input.requires_grad
+        batch = input.size(1)
+        if hx is not None or cx is not None:
+            for state, (count, size) in zip((hx, cx), self.state_shapes, strict=True):
+                if state is not None:
+                    shape = (count, batch, size) if is_batched else (count, size)
+                    if not self._is_ours(state) or state.shape != shape:
+                        return None
+                    wants_grad = wants_grad or state.requires_grad
+            if not is_batched:
+                hx, cx = (None if state is None else state.unsqueeze(1) for state in (hx, cx))
+        output, hy, cy, cells = self._run(module, input, hx, cx, wants_grad and _is_grad_enabled())
+        if not is_batched:
+            return output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.is_lstm else cy, cells
+        return output.transpose(0, 1) if self.batch_first else output, hy, cy, cells
+
+    def _is_ours(self, tensor: Any) -> bool:
+        """Whether it has the type, the dtype and the device of this layer's."""
+        return (
+            type(tensor) in _PLAIN
+            and tensor.dtype is self.dtype
+            and tensor.is_cpu is self.is_cpu
+            and tensor.get_device() == self.index
+            and tensor.layout is _strided
+            and not tensor.is_nested
+            and not tensor.is_neg()
+        )
+
+    def _run(self, module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Results:
+        """The call, of arguments that have been checked."""
+        tf32 = self.has_tf32 and allows_tf32_rnn()
+        config = without_frozen_layers(input, hx, cx, self.weights, self.config) if training else self.config
+        size = (*input.shape[:2], training, config.frozen_layers, tf32, is_benchmark(), this_thread.token)
+        call = self.calls.get(size)
+        if call is None:
+            if len(self.calls) >= _MOST_SIZES:
+                self.calls.clear()
+            call = self.calls[size] = self._find(config, input, hx, cx, training)
+        return call_plainly(call, input, hx, cx, self.weights, training)
+
+    def _find(self, given: Config, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> PlainCall:
+        """What serves calls of a size in this thread."""
+        stack = layer(given, self.dtype, self.input_size, self.device)
+        stack.follow_precision()
+        sizes = steps_of(input, None, None).sizes
+        with torch.no_grad():
+            config = kernels.config_of_call(stack, sizes, (input, hx, cx), self.weights, None, training)
+        served = stack.served_by(config)
+        return PlainCall(served, sizes, this_thread.token, self.addresses, self.layouts, given, set())
+
+
+class CallsOnCpu(EagerCalls):
+    """Those that torch serves faster are torch's operator's."""
+
+    def __init__(self, module: Any, *rest: Any) -> None:
+        super().__init__(module, *rest)
+        self.takes_torchs = self.dtype == torch.bfloat16 and takes_torchs(module)
+
+    def _run(self, module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Results:
+        if self.takes_torchs and is_faster(module, False, training, *input.shape[:2]):
+            return run_operator(module, input, hx, cx, module._flat_weights, None)
+        return super()._run(module, input, hx, cx, training)
+
+
+class CallsOnCuda(EagerCalls):
+    """Those of TorchsCalls come first. Captured calls are others."""
+
+    def __init__(self, module: Any, *rest: Any) -> None:
+        super().__init__(module, *rest)
+        self.torchs = torchs_calls(module, *rest) if self.is_any else None
+
+    def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
+        torchs = self.torchs
+        trains = _is_grad_enabled() and self.own.parameters[0].requires_grad
+        if torchs is not None and (torchs.takes[1] or not trains):
+            results = torchs.run(module, input, states)
+            if results is not None:
+                return results
+        if _current_gpu() != self.index or _is_capturing():
+            return None
+        return super().run(module, input, states)
+
+
+def eager_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> EagerCalls | None:
+    """Of a module that is called with this input; None where its calls are others."""
+    if config.dropout > 0 or config.heads > 1 or not _undisturbed() or _is_autocast() or type(input) is not Tensor:
+        return None
+    parameters = own_parameters(module)
+    if parameters is None or not (input.is_cpu or input.is_cuda):
+        return None
+    return (CallsOnCpu if input.is_cpu else CallsOnCuda)(module, parameters, input, weights, config)
