@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
+from torch.nn.utils.rnn import PackedSequence
 
 from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._handles import this_thread
@@ -35,12 +36,14 @@ _is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
+Data = tuple[Tensor, Tensor | None, Tensor | None]
 Size = tuple[int, int, bool, int, bool, bool, object]
 
 
 class EagerCalls:
-    """A module's calls with an input (T, N, I), or (N, T, I) with batch_first, or (T, I), and states, without lengths,
-    resets, masks and dropout. To be made anew when an attribute or a parameter of the module changes."""
+    """A module's calls with an input (T, N, I), or (N, T, I) with batch_first, or (T, I), or a PackedSequence, and
+    states, without lengths, resets, masks and dropout. To be made anew when an attribute or a parameter of the module
+    changes."""
 
     def __init__(
         self, module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
@@ -64,37 +67,73 @@ class EagerCalls:
     def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None for any other call, and where arguments
         are wrong. states: hx, cx, and those of a reset."""
+        if type(input) is PackedSequence:
+            return self._run_packed(module, input, states)
         if not self._is_ours(input) or _is_autocast() or not _undisturbed():
             return None
         shape = input.shape
         is_batched = len(shape) == 3
         if not 2 <= len(shape) <= 3 or shape[-1] != self.input_size or 0 in shape:
             return None
-        hx, cx, reset_hx, reset_cx = states
-        if reset_hx is not None or reset_cx is not None or (cx is not None and not self.is_lstm):
-            return None
         if not is_batched:
             input = input.unsqueeze(1)
         elif self.batch_first:
             input = input.transpose(0, 1)
+        training = self._trains(module, input, states, input.size(1) if is_batched else None)
+        if training is None:
+            return None
+        hx, cx = states[:2]
+        if not is_batched and (hx is not None or cx is not None):
+            hx, cx = (None if state is None else state.unsqueeze(1) for state in (hx, cx))
+        output, hy, cy, cells = self._run(module, input, hx, cx, training)
+        if not is_batched:
+            return output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.is_lstm else cy, cells
+        return output.transpose(0, 1) if self.batch_first else output, hy, cy, cells
+
+    def _run_packed(self, module: Any, input: PackedSequence, states: Sequence[Tensor | None]) -> Any:
+        data, batch_sizes, order, back = input
+        if not self._is_ours(data) or data.dim() != 2 or data.size(1) != self.input_size or 0 in data.shape:
+            return None
+        if not batch_sizes.is_cpu or batch_sizes.numel() == 0 or _is_autocast() or not _undisturbed():
+            return None
+        sizes = steps_of(data, batch_sizes, None).sizes
+        if order is not None and order.size(0) != sizes[0]:
+            return None
+        training = self._trains(module, data, states, sizes[0])
+        if training is None:
+            return None
+        hx, cx = states[:2]
+        if order is not None and (hx is not None or cx is not None):
+            hx, cx = (None if state is None else state.index_select(1, order) for state in (hx, cx))
+        config = self._config(data, hx, cx, training)
+        call = self._find(config, sizes, (data, hx, cx), training, batch_sizes)
+        output, hy, cy, cells = call_plainly(call, data, hx, cx, self.weights, training)
+        if back is not None:
+            hy = hy.index_select(1, back)
+            cy = cy.index_select(1, back) if self.is_lstm else cy
+        return PackedSequence(output, batch_sizes, order, back), hy, cy, cells
+
+    def _trains(self, module: Any, input: Tensor, states: Sequence[Tensor | None], batch: int | None) -> bool | None:
+        """Whether a gradient is wanted; None where states or parameters are not what these calls have. batch: number of
+        sequences; None: an unbatched one."""
+        hx, cx, reset_hx, reset_cx = states
+        if reset_hx is not None or reset_cx is not None or (cx is not None and not self.is_lstm):
+            return None
         wants_grad = self.own.want_grad(module)
         if wants_grad is None:
             return None
         wants_grad = wants_grad or input.requires_grad
-        batch = input.size(1)
         if hx is not None or cx is not None:
             for state, (count, size) in zip((hx, cx), self.state_shapes, strict=True):
                 if state is not None:
-                    shape = (count, batch, size) if is_batched else (count, size)
+                    shape = (count, size) if batch is None else (count, batch, size)
                     if not self._is_ours(state) or state.shape != shape:
                         return None
                     wants_grad = wants_grad or state.requires_grad
-            if not is_batched:
-                hx, cx = (None if state is None else state.unsqueeze(1) for state in (hx, cx))
-        output, hy, cy, cells = self._run(module, input, hx, cx, wants_grad and _is_grad_enabled())
-        if not is_batched:
-            return output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.is_lstm else cy, cells
-        return output.transpose(0, 1) if self.batch_first else output, hy, cy, cells
+        return wants_grad and _is_grad_enabled()
+
+    def _config(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Config:
+        return without_frozen_layers(input, hx, cx, self.weights, self.config) if training else self.config
 
     def _is_ours(self, tensor: Any) -> bool:
         """Whether it has the type, the dtype and the device of this layer's."""
@@ -111,24 +150,25 @@ class EagerCalls:
     def _run(self, module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Results:
         """The call, of arguments that have been checked."""
         tf32 = self.has_tf32 and allows_tf32_rnn()
-        config = without_frozen_layers(input, hx, cx, self.weights, self.config) if training else self.config
+        config = self._config(input, hx, cx, training)
         size = (*input.shape[:2], training, config.frozen_layers, tf32, is_benchmark(), this_thread.token)
         call = self.calls.get(size)
         if call is None:
             if len(self.calls) >= _MOST_SIZES:
                 self.calls.clear()
-            call = self.calls[size] = self._find(config, input, hx, cx, training)
+            call = self.calls[size] = self._find(config, steps_of(input, None, None).sizes, (input, hx, cx), training)
         return call_plainly(call, input, hx, cx, self.weights, training)
 
-    def _find(self, given: Config, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> PlainCall:
-        """What serves calls of a size in this thread."""
+    def _find(
+        self, given: Config, sizes: list[int], data: Data, training: bool, batch_sizes: Tensor | None = None
+    ) -> PlainCall:
+        """What serves calls of a size in this thread. data: input, hx and cx."""
         stack = layer(given, self.dtype, self.input_size, self.device)
         stack.follow_precision()
-        sizes = steps_of(input, None, None).sizes
         with torch.no_grad():
-            config = kernels.config_of_call(stack, sizes, (input, hx, cx), self.weights, None, training)
+            config = kernels.config_of_call(stack, sizes, data, self.weights, None, training)
         served = stack.served_by(config)
-        return PlainCall(served, sizes, this_thread.token, self.addresses, self.layouts, given, set())
+        return PlainCall(served, sizes, this_thread.token, self.addresses, self.layouts, given, set(), batch_sizes)
 
 
 class CallsOnCpu(EagerCalls):
@@ -142,6 +182,9 @@ class CallsOnCpu(EagerCalls):
         if self.takes_torchs and is_faster(module, False, training, *input.shape[:2]):
             return run_operator(module, input, hx, cx, module._flat_weights, None)
         return super()._run(module, input, hx, cx, training)
+
+    def _run_packed(self, module: Any, input: PackedSequence, states: Sequence[Tensor | None]) -> Any:
+        return None if self.takes_torchs else super()._run_packed(module, input, states)
 
 
 class CallsOnCuda(EagerCalls):

@@ -369,7 +369,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             mask_kinds,
         )
         if is_torchs and not uses_masks(self):
-            if batch_sizes is None and self._eager_calls is None and not _is_compiling():
+            if self._eager_calls is None and not _is_compiling():
                 found = eager_calls(self, input, weights, config)
                 if found is not None:
                     self.__dict__["_eager_calls"] = found

@@ -13,6 +13,7 @@ import torch
 from module_changes import CHANGES
 from nn_pairs import CELLS, flat, make, make_states
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import prnn
@@ -104,6 +105,60 @@ def test_the_same_bits(
         forget(module)
         assert_equal(*(training_step(module, x, states) for _ in range(2)))
     assert served == ([True] * 4 if "heads" not in options else [])
+
+
+@pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("lengths", [[4, 3, 1], [2, 4, 3], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_packed_the_same_bits(
+    cell: str, options: dict[str, Any], lengths: list[int], has_states: bool, served: list[bool]
+) -> None:
+    module = small(cell, **options)
+    x, states = data_of(module, has_states=has_states)
+
+    def step(**options: Any) -> list[Tensor]:
+        packed = pack_padded_sequence(x, torch.tensor(lengths), module.batch_first, enforce_sorted=False)
+        results = module(packed, states)
+        assert type(results[0]) is PackedSequence
+        for ours, given in zip(results[0][1:], packed[1:], strict=True):
+            assert ours is given or torch.equal(ours, given)
+        leaves = [x, *flat(() if states is None else states), *module.parameters()]
+        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(flat(results)))
+        gradients = torch.autograd.grad(loss, leaves, retain_graph=True)
+        if options:  # over the retained graph, which the short way does not serve
+            gradients = torch.autograd.grad(loss, leaves)
+        return [value.detach() for value in flat(results)] + list(gradients)
+
+    forget(module)
+    expected = step()
+    for again in ({}, {"twice": True}):
+        for found, wanted in zip(step(**again), expected, strict=True):
+            assert torch.equal(found, wanted)
+    if "heads" in options:
+        assert not served
+    elif x.dtype != torch.bfloat16:  # which may be torch's
+        assert served == [True, True]
+
+
+def test_packed_arguments_that_are_wrong(served: list[bool]) -> None:
+    module = small()
+    good = pack_padded_sequence(torch.randn(4, 3, 6), torch.tensor([4, 3, 1]))
+    module(good)
+    states = torch.zeros(1, 3, 8), torch.zeros(1, 3, 8)
+    assert torch.equal(module(good, states)[0].data, module(good)[0].data)
+    assert served == [True, True]
+    sizes = good.batch_sizes
+    for packed, given, message in (
+        (PackedSequence(torch.randn(8, 5), sizes), None, "input has 5 features"),
+        (PackedSequence(torch.randn(7, 6), sizes), None, "batch_sizes add up to 8"),
+        (PackedSequence(torch.randn(8, 6), sizes.flip(0)), None, "must not grow"),
+        (PackedSequence(torch.randn(8, 6).double(), sizes), None, "float64"),
+        (good, (states[0][:, :2], states[1]), r"hx\[0\] has shape"),
+        (PackedSequence(torch.randn(0, 6), sizes[:0]), None, "input has 0 timesteps"),
+    ):
+        with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
+            module(packed, given)
 
 
 @pytest.mark.parametrize("options", [{"proj_size": 3}, {}], ids=str)
@@ -358,7 +413,6 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
     module(x, reset=torch.zeros(4, 3, dtype=torch.bool))
     module(x, return_cells=True)
     assert not served
-    module(torch.nn.utils.rnn.pack_sequence([x[:, 0]]))
     module(x[:, :0])
     torch.func.vmap(lambda some: module(some)[0])(torch.stack([x, x]))
     with torch.autocast("cpu"):

@@ -308,10 +308,10 @@ def forward_plain(
     training: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Output, hy, cy, an LSTM's, and the reserve space of a call without masks, extras and dropout, of an input
-    (T, N, I), on the current GPU if it is on one. All of it has been checked, and there are sequences."""
+    (T, N, I) or packed, on the current GPU if it is on one. All of it has been checked, and there are sequences."""
     input, batch, library = data[0], sizes[0], handle(stack.device)
     stack.follow_precision()
-    y = input.new_empty(len(sizes), batch, stack.output_size)
+    y = input.new_empty(*input.shape[:-1], stack.output_size)
     hy = input.new_empty(stack.states, batch, stack.state_size)
     cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else None
     given = (_contiguous(data), packed_weights, (y, hy, cy))

@@ -394,7 +394,7 @@ def _plain_gradients(
         if gradient is not None and not is_plain(gradient):
             return None
     input, hx, cx, *saved = ctx.saved_tensors
-    output, reserve, *weights = saved[len(_NO_SEQUENCES) :]
+    output, reserve, *weights = saved[1 + len(_NOTHING_ELSE) :]
     stack = call.stack
     if input.dtype is not stack.dtype or input.device != stack.device or is_elsewhere(input):
         return None
@@ -403,7 +403,7 @@ def _plain_gradients(
     if call.thread is not this_thread.token:
         stack = layer(stack.config, stack.dtype, stack.input_size, stack.device)
     if call.given is not stack.config and stack.is_small and stack not in call.ready:
-        kernels.make_ready(input, hx, cx, weights, None, None, call.given)
+        kernels.make_ready(input, hx, cx, weights, call.batch_sizes, None, call.given)
         call.ready.add(stack)
     ctx.has_run = True
     needs_weights = needs[4:]
@@ -469,9 +469,10 @@ class PlainCall(NamedTuple):
     layouts: list[tuple[Any, ...]]  # of each weight: its shape, strides and place in the packed weights
     given: Config  # of which the stack's was made
     ready: set[Layer]  # those of threads that have made ready() for backward passes
+    batch_sizes: Tensor | None  # of packed input
 
 
-_NO_SEQUENCES = (None,) * 6  # batch_sizes, lengths, reset, masks and seed
+_NOTHING_ELSE = (None,) * 5  # lengths, reset, masks and seed
 
 
 class _RnnFunctionOfKernels(torch.autograd.Function):
@@ -487,7 +488,7 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
         if type(rest) is PlainCall:
             ctx.plain = rest
             y, hy, cy, reserve = kernels.forward_plain(rest.stack, rest.sizes, (input, hx, cx), weights[0], True)
-            ctx.save_for_backward(input, hx, cx, *_NO_SEQUENCES, y, reserve, *weights)
+            ctx.save_for_backward(input, hx, cx, rest.batch_sizes, *_NOTHING_ELSE, y, reserve, *weights)
             return y, hy, cy, None
         batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
         y, hy, cy, reserve, cells, ctx.config = kernels.forward(
@@ -504,7 +505,8 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
         if ctx.plain is not None:
             if (found := _plain_gradients(ctx, gradients, needs)) is not None:
                 return found
-            ctx.config, ctx.max_batch, ctx.given = ctx.plain.stack.config, None, ctx.plain.given
+            call: PlainCall = ctx.plain
+            ctx.config, ctx.max_batch, ctx.given = call.stack.config, call.sizes[0], call.given
         of_data, of_weights = _gradients(ctx, gradients, (*needs[:3], *needs[4:]), True)
         return *of_data, None, *of_weights
 
