@@ -226,6 +226,26 @@ def test_batches_with_other_algorithms_do_not_share_layers(fake: Fake) -> None:
     assert algorithms(fake.run("hidden=64 5,5 infer 5,4 infer 3,3 infer")) == [SMALL_H, STANDARD, SMALL_H]
 
 
+def test_room_for_the_inputs_gradient_and_for_random_states_is_one_place(fake: Fake) -> None:
+    sizes = fake.run("dx=1 size dx=0 size dropout=25 dx=1 layers=3 size dx=0 hidden=64 size")[:-1]
+    scratch = 1000 + 256, 3 * 1000 + 256  # of one layer and of three, each with room to align it
+    other = [-(-size // 16) * 16 + 256 for size in scratch]
+    assert [int(line.split()[1]) for line in sizes] == [
+        scratch[0],
+        other[0] + 6 * 8 * 4,  # rows, inputs
+        other[1] + 480,
+        other[1] + 6 * 64 * 4,
+    ]
+    lines = fake.run("dx=1 layers=3 dropout=25 train")
+    assert verbs(lines) == ["draw", "seed", "train", "data", "weights", "dw", "left"]
+
+
+def test_a_size_that_cannot_be(fake: Fake) -> None:
+    *_, line, left = fake.run("9,7,3 train", FAKE_CUDNN_OVERFLOW="1")
+    assert re.match(r"\d+: cuDNN wants a workspace of 18446744073709551360 bytes for 19 rows", line)
+    assert left == "left 0"
+
+
 @pytest.mark.parametrize("function", ["cudnnCreate", "cudnnCreateDropoutDescriptor", "cudnnRNNForward"])
 def test_what_cudnn_refuses_leaves_nothing_behind(fake: Fake, function: str) -> None:
     lines = fake.run("infer infer", FAKE_CUDNN_REFUSE=function)

@@ -61,6 +61,7 @@ void set(const std::string& name, int value) {
   if (name == "projection") problem.projection = value;
   if (name == "skip") problem.skip_input = value != 0;
   if (name == "tf32") problem.tf32 = value != 0;
+  if (name == "dx") problem.gives_dx = value != 0;
   if (name == "dropout") problem.dropout.probability = static_cast<float>(value) / 100;
 }
 
@@ -79,13 +80,14 @@ void run(const std::string& step) {
                     {x.data(), nullptr, nullptr, weights, y.data(), nullptr, nullptr, workspace.data(), nullptr});
   } else if (step == "train") {
     std::vector<float> dw(w.size());
+    std::vector<char> dx(problem.gives_dx ? room : 0);
     backend.reserve_size(&context, problem, true);
     backend.forward(
         &context, problem,
         {x.data(), nullptr, nullptr, w.data(), y.data(), nullptr, nullptr, workspace.data(), reserve.data()});
     backend.backward_data(&context, problem,
-                          {y.data(), y.data(), nullptr, nullptr, w.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
-                           workspace.data(), reserve.data()});
+                          {y.data(), y.data(), nullptr, nullptr, w.data(), nullptr, nullptr,
+                           problem.gives_dx ? dx.data() : nullptr, nullptr, nullptr, workspace.data(), reserve.data()});
     backend.backward_weights(&context, problem,
                              {x.data(), nullptr, y.data(), dw.data(), workspace.data(), reserve.data()});
     std::printf("dw");
@@ -114,6 +116,7 @@ int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   context.device = 0;
   context.cuda = &state;
+  problem.gives_dx = false;
   problem.hidden = 8;
   problem.input = 8;
   problem.batch = {2, 2, 2};
@@ -124,6 +127,8 @@ int main(int argc, char** argv) {
     try {
       if (equals != std::string::npos) {
         set(step.substr(0, equals), std::atoi(step.c_str() + equals + 1));
+      } else if (step == "size") {
+        std::printf("workspace %zu\n", require_cudnn_backend().workspace_size(&context, problem));
       } else if (step == "count") {
         std::printf("made %d\n", count("fake_created_objects"));
       } else {

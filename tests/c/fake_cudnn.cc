@@ -145,7 +145,7 @@ int cudnnGetRNNTempSpaceSizes(void*, void* rnn, int mode, void* data, size_t* wo
   const Rnn& r = *static_cast<Rnn*>(rnn);
   const char* const refused = std::getenv("FAKE_CUDNN_REFUSE_ALGORITHM");
   if (refused != nullptr && std::atoi(refused) == r.algorithm) return 3000;
-  *workspace = size_t(1000) * r.layers;
+  *workspace = std::getenv("FAKE_CUDNN_OVERFLOW") != nullptr ? ~size_t(255) : size_t(1000) * r.layers;
   *reserve = mode == 1 ? size_t(64) * r.layers * x.steps * x.batch : 0;
   return 0;
 }

@@ -136,6 +136,14 @@ class StackCache : public CudnnCache {
   std::vector<std::unique_ptr<CudnnStack>> stacks_;
 };
 
+// cuDNN's sizes overflow for some of very many sequences.
+void require_possible(size_t size, const char* name, const RnnProblem& p) {
+  constexpr size_t kMost = size_t{1} << 60;
+  if (size <= kMost) return;
+  fail(PRNN_STATUS_NOT_SUPPORTED, "cuDNN wants a %s of %zu bytes for %lld rows (batches summed over timesteps)", name,
+       size, static_cast<long long>(p.rows));
+}
+
 }  // namespace
 
 CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count,
@@ -195,6 +203,8 @@ CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const 
     size_t workspace = 0, reserve = 0;
     require_cudnn(cudnn.get_temporary_sizes(handle, layers.rnn(), mode, x_.get(), &workspace, &reserve),
                   "to say the size of the workspace");
+    require_possible(workspace, "workspace", p);
+    require_possible(reserve, "reserve space", p);
     workspace_size_ = std::max(workspace_size_, workspace);
     reserve_size_ = std::max(reserve_size_, reserve);
   }
