@@ -17,8 +17,8 @@ pytestmark = [
 ]
 
 HALF = torch.float16
-# Cell, units, layers, sequences, timesteps, options; where layers run together on compute capability 9.0, their backward
-# engine.
+# Cell, units, layers, sequences, timesteps, options; where layers run together on compute capability 9.0, the engine
+# of their backward pass.
 STACKS: dict[str, tuple[str, int, int, int, int, dict[str, Any], str]] = {
     "chunks": ("LSTM", 1024, 5, 4, 140, {"dtype": HALF, "dropout": 0.3}, "wavefront-chunked"),
     "chunks of GRUs": ("GRU", 1024, 4, 4, 140, {"dtype": torch.bfloat16}, "wavefront-chunked"),
