@@ -12,6 +12,7 @@ from nn_pairs import flat, make, make_states
 from test_eager_calls import assert_equal, forget, run_in_thread, training_step
 from test_nn_cuda import graph_of, moved, results_of, why_not
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import prnn
 from prnn import _C, _eager_calls
@@ -76,6 +77,34 @@ def test_the_same_bits(
         forget(module)
         assert_equal(*(training_step(module, x, states) for _ in range(2)))
     assert len(calls) == 4
+
+
+@pytest.mark.filterwarnings(BIG)  # of double
+@pytest.mark.parametrize("lengths", [[6, 6, 5, 2, 1], [3, 6, 1, 6, 4], [20, 1, 7, 7, 2]], ids=str)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+def test_packed_the_same_bits(cell: str, options: dict[str, Any], lengths: list[int], calls: list[PlainCall]) -> None:
+    module, x, states = layer_and_data(cell, max(lengths), **options)
+    packed = pack_padded_sequence(x.detach(), torch.tensor(lengths), module.batch_first, enforce_sorted=False)
+    packed = packed._replace(data=packed.data.requires_grad_())
+    leaves = [packed.data, *flat(states), *module.parameters()]
+
+    def step() -> list[Tensor]:
+        results = flat(module(packed, states))
+        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+        first, second = (torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2))
+        assert_equal(list(first), list(second))
+        return [value.detach() for value in results] + list(first)
+
+    with torch.no_grad():
+        assert_equal(*(flat(module(packed, states)) for _ in range(2)))
+    forget(module)
+    expected = step()
+    assert_equal(step(), expected)
+    found: list[Tensor] = []
+    run_in_thread(lambda: found.extend(step()))
+    assert_equal(found, expected)
+    assert len(calls) == 3
 
 
 def test_a_projection(calls: list[PlainCall]) -> None:
