@@ -156,6 +156,7 @@ def test_packed_arguments_that_are_wrong(served: list[bool]) -> None:
         (PackedSequence(torch.randn(8, 6).double(), sizes), None, "float64"),
         (good, (states[0][:, :2], states[1]), r"hx\[0\] has shape"),
         (PackedSequence(torch.randn(0, 6), sizes[:0]), None, "input has 0 timesteps"),
+        (PackedSequence(good.data, sizes, torch.tensor([1, 0])), states, r"hx\[0\] has shape"),
     ):
         with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
             module(packed, given)

@@ -11,6 +11,7 @@ import torch
 from nn_pairs import CELLS, flat, make, make_states, train_step
 from reference import rnn as reference
 from rnn_case import RnnCase, dropout_descriptor
+from test_rnn_extras import ExtrasCase
 from torch import Tensor
 
 import prnn
@@ -158,6 +159,27 @@ def test_transforms_and_autocast(counts: list[int]) -> None:
     assert counts == [1, 0]
 
 
+@pytest.mark.parametrize("inner", [0, 1, 2])
+def test_transforms_inside_of_a_graph(inner: int) -> None:
+    """A transform's gradients are of a layer's weights, and those of the graph around it of others."""
+    results = []
+    for namespace in (torch.nn, prnn.nn):
+        torch.manual_seed(1)
+        module, x = make(namespace, "LSTM", 6, 8, num_layers=3, dtype=torch.float64), torch.randn(7, 3, 6).double()
+        parameters = dict(module.named_parameters())
+        of_inner = {name: value.detach() for name, value in parameters.items() if f"_l{inner}" in name}
+        others = {name: value for name, value in parameters.items() if name not in of_inner}
+
+        def loss(of_inner: dict[str, Tensor]) -> Tensor:
+            return torch.func.functional_call(module, {**others, **of_inner}, (x,))[0].square().sum()  # noqa: B023
+
+        gradients, value = torch.func.grad_and_value(loss)(of_inner)
+        value.backward()
+        results.append([*(gradient.detach() for gradient in gradients.values()), *(p.grad for p in others.values())])
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_compiled(counts: list[int]) -> None:
     module, x = prnn.nn.LSTM(6, 8, 3), torch.randn(7, 3, 6)
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
@@ -264,6 +286,21 @@ def test_calls_of_a_step_want_the_same_layers() -> None:
     capi.check("SetRNNFrozenLayers", rnnDesc=case.rnn.pointer, frozenLayers=1)
     assert case.call("RNNBackwardData", dx=None, dhx=None, dcx=None) == capi.BAD_PARAM
     assert "for another layer or other sizes" in capi.message(case.handle.pointer)
+
+
+def test_cells_are_of_a_layer_that_keeps_them() -> None:
+    case = ExtrasCase(reference.Stack(reference.LSTM, 5, 6, 2), [3, 1])
+    case.set_extras(("cells",))
+    case.check("RNNForwardTraining")
+    expected = case.cells.clone()
+    case.cells.fill_(0)
+    capi.check("SetRNNFrozenLayers", rnnDesc=case.rnn.pointer, frozenLayers=1)
+    case.set_extras(("cells",))
+    case.check("RNNForwardTraining")
+    assert torch.equal(case.cells, expected)
+    capi.check("SetRNNFrozenLayers", rnnDesc=case.rnn.pointer, frozenLayers=2)
+    assert case.call("RNNForwardTraining") == capi.BAD_PARAM
+    assert "extras->cells is given (prnnSetRNNExtras), but all 2 layers are frozen" in capi.message(case.handle.pointer)
 
 
 @pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])

@@ -585,8 +585,9 @@ def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
     data, weights, sequences, config = arguments[:3], arguments[3], arguments[4:10], arguments[10:-1]
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
     if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
-        input, hx, cx = data
-        config = tuple(without_frozen_layers(input, hx, cx, weights, Config(*config)))
+        if not arguments[-1]:  # else a transform inside wants gradients, too
+            input, hx, cx = data
+            config = tuple(without_frozen_layers(input, hx, cx, weights, Config(*config)))
         return _rnn_function(*data, *sequences, config, *weights)
     # AOTInductor's programs give None for a list without elements.
     return _rnn_below_autograd(*arguments[:7], arguments[7] or [], *arguments[8:])

@@ -26,6 +26,12 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   problem.backward_plan = rnn.backward_plan;
   problem.extras = rnn.extras;
   problem.masks = rnn.masks;
+  if (problem.extras.cells != nullptr && problem.frozen == problem.layers) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "extras->cells is given (prnnSetRNNExtras), but all %lld layers are frozen (prnnSetRNNFrozenLayers); with the "
+         "last one among those that are not, its c is kept",
+         static_cast<long long>(problem.layers));
+  }
   if (problem.has_masks() && problem.skip_input) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT");
   }
