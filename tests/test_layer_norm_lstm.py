@@ -291,6 +291,7 @@ def test_compiles() -> None:
 
 @pytest.mark.parametrize("lengths", [[0, 5], [5, 6], [2**32 + 1, 5], [-1, 5]])
 def test_compiled_functions_look_at_lengths(lengths: list[int]) -> None:
+    torch.compiler.reset()
     compiled = torch.compile(prnn.nn.LayerNormLSTM(3, 4), fullgraph=True, backend="aot_eager")
     assert compiled(torch.randn(5, 2, 3), lengths=torch.tensor([1, 5]))[0][1:, 0].abs().max() == 0
     with pytest.raises(RuntimeError, match="lengths must be 1 to the number of timesteps of input"):

@@ -269,13 +269,20 @@ def test_compile_with_dropout() -> None:
     assert not torch.equal(found[0], found[1])
 
 
-def test_compile_with_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def quick_inductor() -> Iterator[None]:
+    """A stored graph may be another build's. What inductor compiles itself is not under test: it neither looks for
+    vector instructions nor compiles its headers."""
     config = torch._inductor.config
-    monkeypatch.setattr(config, "force_disable_caches", True)  # a stored graph may be another build's
-    # What inductor compiles itself is not under test: neither looks for vector instructions nor compiles its headers.
-    monkeypatch.setattr(config.cpp, "vec_isa_ok", False)
+    changes = {"force_disable_caches": True, "cpp.vec_isa_ok": False}
     if hasattr(config, "cpp_cache_precompile_headers"):  # since torch 2.7
-        monkeypatch.setattr(config, "cpp_cache_precompile_headers", False)
+        changes["cpp_cache_precompile_headers"] = False
+    with config.patch(changes):  # monkeypatch of pytest 9.2 takes the settings away at its end
+        yield
+
+
+@pytest.mark.usefixtures("quick_inductor")
+def test_compile_with_inductor() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), prnn.nn.GRU(3, 4, num_layers=2, dropout=0.1))
     x = torch.randn(5, 2, 3)
     run = compiled(model, "inductor")
