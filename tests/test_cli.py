@@ -133,7 +133,7 @@ def test_what_installs_a_missing_package(
         (["train", "--manifest", "a", "--valid", "b", "--epochs", "0"], "'0' is not a whole number of at least 1"),
         (["train", "--manifest", "a", "--valid", "b", "--lr", "0"], "'0' is not a number of more than 0"),
         (["train", "--manifest", "a", "--valid", "b", "--dropout", "nan"], "'nan' is not a number of at least 0"),
-        (["train", "--manifest", "a", "--valid", "b", "--cell", "qrnn"], "invalid choice: 'qrnn'"),
+        (["train", "--manifest", "a", "--valid", "b", "--cell", "cnn"], "invalid choice: 'cnn'"),
         (["transcribe", "m.ckpt", "a.wav", "--chunk-ms", "-1"], "'-1' is not a number of more than 0"),
         (["transcribe", "m.ckpt", "a.wav", "--beam", "two"], "'two' is not a whole number of at least 1"),
         (["bench", "sort"], "invalid choice: 'sort'"),
