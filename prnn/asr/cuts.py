@@ -279,7 +279,8 @@ class CutDataset:
             samples = self._perturbation(loaded.numpy(), np.random.default_rng([*key, 1]))
             loaded = audio_or_features(samples, self.audio, self.config)
         example = Example(loaded, targets, text)
-        return augmented(example, self._augmentation, self.config, self.mean, np.random.default_rng(key))
+        augmentation = self._augmentation.in_epoch(epoch) if self._augmentation else None
+        return augmented(example, augmentation, self.config, self.mean, np.random.default_rng(key))
 
     def batch(self, request: Request) -> Batch:
         """The batch of the given cuts."""
