@@ -107,10 +107,10 @@ class _Reported:
 
 
 def text_of(cut: Cut, path: Path) -> str:
-    """A cut's transcript."""
-    texts = [segment.text for segment in cut.supervisions if segment.text and segment.text.strip()]
+    """A cut's transcript, empty if those of its supervisions are."""
+    texts = [segment.text for segment in cut.supervisions if segment.text is not None]
     if not texts:
-        raise InputError(f"{path}: cut {cut.id} has no text")
+        raise InputError(f"{path}: cut {cut.id} has no supervision with a text, which may be empty")
     return " ".join(" ".join(texts).split())
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .audio import sample_rate
 from .dataset import Shown, UtteranceDataset, load_audio, load_features
+from .errors import InputError
 from .features import FeatureConfig
 from .loader import Batches, BatchLoader
 from .manifest import Utterance, read_manifest
@@ -149,7 +150,12 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
 
 
 def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
-    return CharTokenizer.from_texts(texts) if options.tokenizer is None else PieceTokenizer.load(options.tokenizer)
+    if options.tokenizer is not None:
+        return PieceTokenizer.load(options.tokenizer)
+    characters = set[str]().union(*texts)
+    if not characters:
+        raise InputError(f"{options.manifest}: all texts are empty; there is no character to learn")
+    return CharTokenizer.from_texts(characters)
 
 
 def _train_utterances(options: TrainingOptions, process: int) -> _Train:
