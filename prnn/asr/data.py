@@ -172,7 +172,7 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
 
 
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
-    from .cuts import CutDataset, CutManifest, CutOrder
+    from .cuts import CutDataset, CutManifest, CutOrder, recording_rate
 
     order = CutOrder(CutManifest(options.manifest), options.batch_size, options.batch_seconds, options.seed)
     tokenizer = _tokenizer(options, order.characters)
@@ -186,7 +186,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         order.cuts,
         order.hours,
         lambda: dataset.sample(sampled),
-        lambda: [cut.sampling_rate for cut in sampled if dataset.reads_recording(cut)],
+        lambda: [recording_rate(cut) for cut in sampled if dataset.reads_recording(cut)],
     )
 
 
