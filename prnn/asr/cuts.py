@@ -66,7 +66,7 @@ class _Shards:
             ids = Counter[str]()
             for cut in LazyManifestIterator(shard):
                 if isinstance(cut, Cut):
-                    cut.in_shard = _InShard(shard, ids[cut.id])  # type: ignore[attr-defined]
+                    cut.in_shard = _InShard(shard, ids[cut.id])
                     ids[cut.id] += 1
                 yield cut
 
