@@ -190,6 +190,8 @@ class TransducerTask(lightning.LightningModule):
         if self.options.accumulate > 1:
             key.append(batch_index % self.options.accumulate)
         _seed_generator(self.device, int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
+        if self.current_epoch + 1 == self.trainer.max_epochs:
+            self.trainer.check_val_every_n_epoch = 1  # the end is validated, whatever valid_every is
         self.progress = replace(
             self.progress,
             epoch=self.current_epoch,
