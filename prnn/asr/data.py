@@ -183,7 +183,7 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
 
 
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
-    from .cuts import CutDataset, CutManifest, CutOrder
+    from .cuts import CutDataset, CutManifest, CutOrder, recording_rate
 
     selection = Selection(options)
     manifest = CutManifest(options.manifest)
@@ -200,7 +200,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         order.hours,
         selection.notes(),
         lambda: dataset.sample(sampled),
-        lambda: [cut.sampling_rate for cut in sampled if dataset.reads_recording(cut)],
+        lambda: [recording_rate(cut) for cut in sampled if dataset.reads_recording(cut)],
     )
 
 
