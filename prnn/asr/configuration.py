@@ -66,11 +66,13 @@ DERIVED = ("vocab_size", "blank", "feature_dim")  # of the model: tokenizer and 
 _MODEL_DEFAULTS: dict[str, object] = {
     "frame_stack": 8,
     "frame_stride": 4,
-    "encoder_layers": 2,
-    "encoder_hidden": 256,
+    "encoder_cell": "layer_norm_lstm",
+    "encoder_layers": 4,
+    "encoder_hidden": 512,
     "predictor": "stateless",
-    "predictor_hidden": 128,
-    "joiner_dim": 128,
+    "predictor_hidden": 256,
+    "joiner_dim": 256,
+    "dropout": 0.2,
     "ctc_weight": 0.3,
 }
 _SHORT = {

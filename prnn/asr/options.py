@@ -69,14 +69,14 @@ class TrainingOptions:
     valid: Path
     output: Path = Path("prnn-train")
     tokenizer: Path | None = None
-    epochs: _Count = 20
+    epochs: _Count = 40
     steps: Annotated[int | None, Within(1, 10**9)] = None
-    batch_size: _Count = 12
+    batch_size: _Count = 16
     batch_seconds: Annotated[float, Within(0, 1e6, above=True)] = 120.0
     min_duration: Annotated[float, Within(0, 1e6)] = 0.0
     max_duration: Annotated[float | None, Within(0, 1e6, above=True)] = None
     accumulate: _Count = 1
-    lr: Annotated[float, Within(0, 1e30, above=True)] = 3e-3
+    lr: Annotated[float, Within(0, 1e30, above=True)] = 2e-3
     warmup: Annotated[float, Within(0, 1)] = 0.1
     weight_decay: Annotated[float, Within(0, 1e6)] = 0.01
     beta1: Annotated[float, Within(0, 1, below=True)] = 0.9
