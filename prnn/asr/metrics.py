@@ -44,12 +44,12 @@ def has_words(texts: Sequence[str]) -> bool:
 def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
     """Counts the errors of ``hypotheses``, and the words and characters of ``references``. What is found where a
     reference is empty counts as insertions."""
-    pairs = [(said, found) for said, found in zip(references, hypotheses, strict=True) if said.strip()]
-    inserted = [found.strip() for said, found in zip(references, hypotheses, strict=True) if not said.strip()]
+    pairs = [pair for pair in zip(references, hypotheses, strict=True) if pair[0].strip()]
+    inserted = [text.strip() for reference, text in zip(references, hypotheses, strict=True) if not reference.strip()]
     counts = [sum(len(text.split()) for text in inserted), 0, sum(map(len, inserted)), 0]
     if pairs:
-        texts = [list(part) for part in zip(*pairs, strict=True)]
-        for place, found in ((0, jiwer.process_words(*texts)), (2, jiwer.process_characters(*texts))):
+        said, heard = (list(texts) for texts in zip(*pairs, strict=True))
+        for place, found in ((0, jiwer.process_words(said, heard)), (2, jiwer.process_characters(said, heard))):
             counts[place] += found.substitutions + found.deletions + found.insertions
             counts[place + 1] += found.hits + found.substitutions + found.deletions
     return ErrorCounts(*counts)
