@@ -14,11 +14,14 @@ from torch import Tensor
 
 from .audio import sample_rate
 from .dataset import Shown, UtteranceDataset, load_audio, load_features
+from .errors import InputError
 from .features import FeatureConfig
 from .loader import Batches, BatchLoader
 from .manifest import Utterance, read_manifest
+from .metrics import has_words
 from .options import TrainingOptions
 from .order import BatchOrder, Order
+from .selection import Selection
 from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters, unknown_sentence
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ class TrainingData:
         validates: whether these batches are this process's own.
         utterances: how many there are for training.
         hours: of training audio.
+        notes: sentences on what was left out, and what is unusual in the training manifest.
+        words: whether words are written apart in the validation texts (`has_words`).
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
         sample: samples, or stored features, of this process's share of about 500 training utterances.
         rates: the sample rates of these utterances' recordings, in hertz, from their headers.
@@ -53,6 +58,8 @@ class TrainingData:
     validates: bool
     utterances: int
     hours: float
+    notes: list[str]
+    words: bool
     unknown: Counter[str]
     sample: Callable[[], Iterable[Tensor]]
     rates: Callable[[], Iterable[int]]
@@ -87,6 +94,7 @@ class _Train(NamedTuple):
     tokenizer: Tokenizer
     utterances: int
     hours: float
+    notes: list[str]
     sample: Callable[[], Iterable[Tensor]]
     rates: Callable[[], Iterable[int]]
 
@@ -94,6 +102,7 @@ class _Train(NamedTuple):
 class _Valid(NamedTuple):
     dataset: UtteranceDataset | CutDataset
     batches: list[Any]
+    words: bool
     unknown: Counter[str]
     shown: Callable[[int], list[Shown]]
 
@@ -128,24 +137,35 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     Raises:
         InputError: a manifest, a text, a tokenizer or a folder of the augmentation cannot be used.
     """
-    train = (_train_cuts if are_cuts(options.manifest) else _train_utterances)(options, process)
+    train = (_train_cuts if are_cuts(options.manifest) and not options.also else _train_utterances)(options, process)
     pinned = options.accelerator != "cpu" and torch.cuda.is_available()
     valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
     loader = BatchLoader(train.dataset, train.order, options.workers, process, options.processes, pinned)
     own = valid.batches[process :: options.processes]
     valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
-        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, valid.unknown,
-        train.sample, train.rates, valid.shown,
+        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, train.notes,
+        valid.words, valid.unknown, train.sample, train.rates, valid.shown,
     )  # fmt: skip
 
 
 def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
-    return CharTokenizer.from_texts(texts) if options.tokenizer is None else PieceTokenizer.load(options.tokenizer)
+    if options.tokenizer is not None:
+        return PieceTokenizer.load(options.tokenizer)
+    characters = set[str]().union(*texts)
+    if not characters:
+        raise InputError(f"{options.manifest}: all texts are empty; there is no character to learn")
+    return CharTokenizer.from_texts(characters)
 
 
 def _train_utterances(options: TrainingOptions, process: int) -> _Train:
-    utterances = read_manifest(options.manifest)
+    selection = Selection(options)
+    utterances: list[Utterance] = []
+    for path, times in options.manifests:
+        if are_cuts(path):
+            raise InputError(f"{path}: of Lhotse's manifests a training takes one; lhotse combine joins several")
+        utterances += [item for item in read_manifest(path) if selection.takes(item.duration, item.text)] * times
+    selection.require_some()
     tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
     dataset = UtteranceDataset(
         utterances,
@@ -166,15 +186,18 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         len(utterances),
         hours,
+        selection.notes(),
         partial(dataset.sample, *share),
         lambda: [sample_rate(utterances[index].audio) for index in dataset.sampled(*share)],
     )
 
 
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
-    from .cuts import CutDataset, CutManifest, CutOrder
+    from .cuts import CutDataset, CutManifest, CutOrder, recording_rate
 
-    order = CutOrder(CutManifest(options.manifest), options.batch_size, options.batch_seconds, options.seed)
+    selection = Selection(options)
+    manifest = CutManifest(options.manifest)
+    order = CutOrder(manifest, options.batch_size, options.batch_seconds, options.seed, selection)
     tokenizer = _tokenizer(options, order.characters)
     audio = options.features_on == "device"
     dataset = CutDataset(options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio)
@@ -185,8 +208,9 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         order.cuts,
         order.hours,
+        selection.notes(),
         lambda: dataset.sample(sampled),
-        lambda: [cut.sampling_rate for cut in sampled if dataset.reads_recording(cut)],
+        lambda: [recording_rate(cut) for cut in sampled if dataset.reads_recording(cut)],
     )
 
 
@@ -200,6 +224,7 @@ def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     return _Valid(
         dataset,
         order.epoch(0),
+        has_words([utterance.text for utterance in utterances]),
         unknown_characters(tokenizer, (utterance.text for utterance in utterances)),
         lambda count: [
             Shown(load_audio(item, config), load_features(item, config), item.text) for item in utterances[:count]
@@ -211,6 +236,7 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     from .cuts import CutDataset, read_cuts, text_of
 
     cuts = read_cuts(options.valid)
+    texts = [text_of(cut, options.valid) for cut in cuts]
     audio = options.features_on == "device"
     dataset = CutDataset(options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True)
     order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
@@ -218,6 +244,7 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     return _Valid(
         dataset,
         batches,
-        unknown_characters(tokenizer, (text_of(cut, options.valid) for cut in cuts)),
+        has_words(texts),
+        unknown_characters(tokenizer, texts),
         lambda count: [dataset.shown(cut) for cut in cuts[:count]],
     )
