@@ -200,7 +200,7 @@ def train_parser() -> ArgumentParser:
         default=argparse.SUPPRESS,
         help="begin anew where the output folder holds a training",
     )
-    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress bar")
+    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress line")
     for section, names in SECTIONS.items():
         _add(parser.add_argument_group(section), TrainingOptions, "", names, {})
     for name, cls in NESTED.items():
