@@ -2,11 +2,12 @@
 
 from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.config import TransducerConfig
-from prnn.transducer.encoder import Encoder, EncoderState
+from prnn.transducer.encoder import Encoder
 from prnn.transducer.hypothesis import Hypothesis
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.model import LossParts, Transducer
 from prnn.transducer.predictor import RecurrentPredictor, StatelessPredictor
+from prnn.transducer.stacking import EncoderState, StackingEncoder
 from prnn.transducer.streaming import StreamState
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "LossParts",
     "PhraseBias",
     "RecurrentPredictor",
+    "StackingEncoder",
     "StatelessPredictor",
     "StreamState",
     "Transducer",
