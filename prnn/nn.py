@@ -56,7 +56,13 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCel
 _GATES = {"LSTM": 4, "GRU": 3}  # else 1
 
 _MISSING = object()
-_is_compiling = torch.compiler.is_compiling  # each look-up takes time
+# Each look-up takes time.
+_is_compiling = torch.compiler.is_compiling
+_functorch_transform = torch._C._functorch.peek_interpreter_stack
+_address_of, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
+
+# Attributes of a layer that _init_flat_weights() and calls make of the others; pickles do not have them.
+_DERIVED = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_flattened", "_eager_calls")
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -123,6 +129,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         self._packed_of_flat = itemgetter(*map(names.index, self._packed_names))  # of torch's _flat_weights
         self._matrix_shapes = self._shapes_of_matrices()
         self._zero_biases: Tensor | None = None
+        self._flattened: tuple[list[Parameter], list[int]] | None = None
         super()._init_flat_weights()
 
     def _shapes_of_matrices(self) -> list[tuple[int, ...]]:
@@ -162,7 +169,9 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         Done by the constructor, by .to() and its like, and after copying and unpickling; not by load_state_dict, which
         writes to parameters where they are, and with assign=True makes them those that it is given. Parameters that are
         not plain (shared between two names or with other processes, parametrised, on the meta device) stay as they are,
-        and each call then copies them."""
+        and so do all inside of a transform of torch.func; each call then copies them."""
+        if self._is_flattened() or _functorch_transform() is not None:
+            return
         parameters = [self._parameters.get(name) for name in self._packed_names]
         plain = [p for p in parameters if type(p) is Parameter and type(p.data) is Tensor]
         first = plain[0] if len(plain) == len(parameters) else None
@@ -184,6 +193,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 address += size * parameter.element_size()
             else:
                 if biases == 0 or (self._zero_biases is not None and self._zero_biases.data_ptr() == address):
+                    self.__dict__["_flattened"] = (plain, list(map(_address_of, plain)))
                     return
             flat = first.new_zeros(sum(sizes) + biases)
             *views, zero_biases = flat.split([*sizes, biases])
@@ -191,6 +201,20 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 view.copy_(parameter.reshape(-1))
                 parameter.data = _with_own_storage(view).view(parameter.shape)
             self._zero_biases = zero_biases if biases else None
+            self.__dict__["_flattened"] = (plain, list(map(_address_of, plain)))
+
+    def _is_flattened(self) -> bool:
+        """Whether flatten_parameters() has left the parameters where they are: libraries ask before every call, so that
+        this compares in C."""
+        if self._flattened is None:
+            return False
+        parameters, addresses = self._flattened
+        return (
+            all(map(is_, map(self._parameters.get, self._packed_names), parameters))
+            and list(map(_address_of, parameters)) == addresses
+            and all(map(_is_contiguous, parameters))
+            and _has_own_storage(parameters[0])  # others' memory may lie there by chance, once the first is free
+        )
 
     def _missing_biases(self) -> int:
         """Elements of the bias part of the packed weights that bias=False leaves to zeros."""
@@ -232,8 +256,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        state["_zero_biases"] = None
-        state.pop("_eager_calls", None)
+        for name in _DERIVED:
+            state.pop(name, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -242,6 +266,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__.pop("_eager_calls", None)
+        if isinstance(value, Tensor):
+            self.__dict__["_flattened"] = None  # which would keep the parameter before in memory
         super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
