@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__: str
+BUILT_FOR: str  # "CPU", or the CUDA toolkit and compute capabilities: "CUDA 13.0: 8.0, 9.0a"
 
 FLOAT: int
 DOUBLE: int

@@ -11,6 +11,8 @@ import pytest
 import torch
 from reference import durations as paths
 from reference import transducer as slow
+from reference.transducer_search import Found
+from reference.transducer_search import greedy as slow_greedy
 from test_streaming import check, chunked
 from test_training import SMALL_MODEL, TEXTS, options
 
@@ -20,6 +22,7 @@ from prnn.asr.evaluation import evaluate
 from prnn.asr.training import train
 from prnn.transducer import Encoder, Hypothesis, Joiner, StatelessPredictor, Transducer, TransducerConfig
 from prnn.transducer.hypothesis import Decoder, best_lists
+from prnn.transducer.predictor import State
 from prnn.transducer.streaming import SearchOptions, search
 
 DURATIONS = (0, 1, 2, 4)
@@ -38,26 +41,19 @@ def log_probs(model: Transducer, frames: torch.Tensor, tokens: list[int]) -> tup
     return symbols.log_softmax(-1), durations.log_softmax(-1)
 
 
-def greedy(model: Transducer, frames: torch.Tensor, max_symbols: int) -> Hypothesis:
+def greedy(model: Transducer, frames: torch.Tensor, max_symbols: int) -> Found:
     """One prediction at a time."""
-    tokens: list[int] = []
-    stamps: list[int] = []
-    score, t, here = 0.0, 0, 0
-    while t < len(frames):
-        symbols, durations = (x[t] for x in log_probs(model, frames, tokens))
-        symbol = int(symbols.argmax())
-        ways = [i for i, d in enumerate(model.durations) if d > 0 or symbol != model.blank]
-        place = max(ways, key=lambda i: float(durations[i]))
-        score += float(symbols[symbol] + durations[place])
-        step = model.durations[place]
-        if symbol != model.blank:
-            tokens.append(symbol)
-            stamps.append(t)
-            here += 1
-            step = max(step, int(here == max_symbols))
-        here = 0 if step else here
-        t += step
-    return Hypothesis(tokens, score, stamps)
+
+    def predict(symbol: int, state: State | None) -> tuple[torch.Tensor, State]:
+        before = model.predictor.initial_state(1) if state is None else state
+        return model.predictor.step(torch.tensor([symbol]), before)
+
+    def join(frame: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model.joiner(frame[None, None], out[None])[0, 0, 0]
+        return logits
+
+    with torch.no_grad():
+        return slow_greedy(frames, predict, join, model.blank, model.durations, max_symbols)
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.25])
@@ -91,8 +87,20 @@ def test_greedy_search_is_that_of_its_definition(seed: int, durations: tuple[int
     for row, (hypothesis, length) in enumerate(zip(found, lengths.tolist(), strict=True)):
         frames = slow.encode(model, features[row, :length]) if length else torch.empty(0, 12)
         expected = greedy(model, frames, max_symbols)
-        assert (hypothesis.tokens, hypothesis.timestamps) == (expected.tokens, expected.timestamps)
+        assert (hypothesis.tokens, hypothesis.timestamps) == (expected.symbols, expected.frames)
         assert hypothesis.score == pytest.approx(expected.score, abs=1e-9)
+        assert hypothesis.log_probs == pytest.approx(expected.confidences, abs=1e-9)
+
+
+def test_a_blank_of_duration_0_goes_on_by_1() -> None:
+    model = tiny_model(0, (0, 4))
+    with torch.no_grad():
+        model.joiner.output.bias[-2] += 1000.0
+    features = torch.randn(1, 40, 4, dtype=torch.float64)
+    frames = slow.encode(model, features[0])
+    (found,) = model.greedy_search(features, max_symbols=1)
+    assert found.timestamps == greedy(model, frames, 1).frames
+    assert 1 in [late - early for early, late in itertools.pairwise(found.timestamps)]
 
 
 def test_greedy_search_skips_frames() -> None:
@@ -172,9 +180,9 @@ def ways_on(
     for (symbol, one), (duration, other) in itertools.product(
         enumerate(symbols), zip(model.durations, durations, strict=True)
     ):
-        if symbol == model.blank and duration > 0:
-            found.append((one + other, tokens, t + duration))
-        elif symbol != model.blank:
+        if symbol == model.blank:
+            found.append((one + other, tokens, t + max(duration, 1)))
+        else:
             found.append((one + other, (*tokens, symbol), t + max(duration, int(last))))
     return found
 

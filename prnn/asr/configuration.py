@@ -37,7 +37,16 @@ Options that follow --config change what it says.
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "what": ("manifest", "valid", "tokenizer", "output", "epochs", "steps", "seed"),
-    "batches": ("batch_size", "batch_seconds", "accumulate", "workers", "cache_gb", "features_on"),
+    "batches": (
+        "batch_size",
+        "batch_seconds",
+        "min_duration",
+        "max_duration",
+        "accumulate",
+        "workers",
+        "cache_gb",
+        "features_on",
+    ),
     "optimisation": ("lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "ema", "average", "average_of"),
     "running": (
         "precision",
@@ -57,11 +66,13 @@ DERIVED = ("vocab_size", "blank", "feature_dim")  # of the model: tokenizer and 
 _MODEL_DEFAULTS: dict[str, object] = {
     "frame_stack": 8,
     "frame_stride": 4,
-    "encoder_layers": 2,
-    "encoder_hidden": 256,
+    "encoder_cell": "layer_norm_lstm",
+    "encoder_layers": 4,
+    "encoder_hidden": 512,
     "predictor": "stateless",
-    "predictor_hidden": 128,
-    "joiner_dim": 128,
+    "predictor_hidden": 256,
+    "joiner_dim": 256,
+    "dropout": 0.2,
     "ctc_weight": 0.3,
 }
 _SHORT = {

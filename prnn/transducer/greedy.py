@@ -78,9 +78,9 @@ def greedy_durations(
 ) -> Hypotheses:  # fmt: skip
     """Advance one hypothesis per utterance of a token-and-duration transducer over encoder frames.
 
-    At every frame that is visited, the most probable symbol or blank is taken, and the most probable duration, for a
-    blank of those that are not 0; the next frame visited is so many further on. A frame's `max_symbols`-th symbol goes
-    on by a frame at least.
+    At every frame that is visited, the most probable symbol or blank is taken, and the most probable duration; the next
+    frame visited is so many further on. A blank goes on by a frame at least, and so does a frame's `max_symbols`-th
+    symbol. NeMo's, Transformers' and sherpa-onnx' decoders do the same.
 
     Args and returns are those of `greedy_frames`, the score with the durations.
     """
@@ -96,11 +96,9 @@ def greedy_durations(
         )
         best, symbols = symbol_scores.max(dim=1)
         is_symbol = symbols != decoder.blank
-        stays = (table == 0) & ~is_symbol[:, None]
-        best_duration, place = duration_scores.masked_fill(stays, float("-inf")).max(dim=1)
+        best_duration, place = duration_scores.max(dim=1)
 
         here = in_frame[rows] + is_symbol
-        # A blank also leaves the frame where no duration but 0 has a probability, or none is a number.
         leaves = ~is_symbol | (here == max_symbols)
         step = table[place].clamp(min=leaves.long())
         scores = hypotheses.scores.index_put((rows,), hypotheses.scores[rows] + (best + best_duration)[:, None])

@@ -18,6 +18,7 @@ from prnn.transducer.checks import (
     require_choice,
     require_durations,
     require_number,
+    require_searchable,
 )
 from prnn.transducer.config import LOSSES, TransducerConfig
 from prnn.transducer.encoder import Encoder, StreamingEncoder
@@ -304,6 +305,7 @@ class Transducer(nn.Module):
             ValueError, TypeError: naming the argument and its value.
         """
         require_at_least("batch", batch, 1)
+        self._check_device("the model", self.joiner.output.weight)
         options = SearchOptions.checked(search, beam, max_symbols)
         self._check_bias(bias)
         if bias is not None and options.method == "greedy":
@@ -329,6 +331,7 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
+        self._check_device("chunk", chunk)
         chunk_lengths = check_features("chunk", chunk, self.encoder.feature_dim, "chunk_lengths", chunk_lengths, 0)
         chunk_lengths = chunk_lengths.to(chunk.device)
         self._check_state(state)
@@ -363,6 +366,7 @@ class Transducer(nn.Module):
         length_norm: bool,
         bias: PhraseBias | None = None,
     ) -> list[list[Hypothesis]]:
+        self._check_device("features", features)
         lengths = check_features("features", features, self.encoder.feature_dim, "feature_lengths", lengths, 0)
         model = in_eval_mode(self)
         with torch.no_grad():
@@ -392,3 +396,8 @@ class Transducer(nn.Module):
             raise TypeError(f"state is {kind(state)}; it must be the StreamState of stream_init or stream_step")
         if state.finished:
             raise ValueError("state is of streams that have ended; begin others with stream_init")
+        self._check_device("state", state.frames)
+
+    def _check_device(self, name: str, tensor: Tensor) -> None:
+        if isinstance(tensor, Tensor):
+            require_searchable(name, tensor, self.joiner.output.weight.device)

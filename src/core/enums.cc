@@ -165,6 +165,15 @@ const char* name_of(const prnnLayerNormLSTMKind_t& value) {
   return nullptr;
 }
 
+const char* name_of(const prnnPredictorKind_t& value) {
+  switch (integer_in(value)) {
+    case PRNN_PREDICTOR_STATELESS: return "PRNN_PREDICTOR_STATELESS";
+    case PRNN_PREDICTOR_LSTM: return "PRNN_PREDICTOR_LSTM";
+    case PRNN_PREDICTOR_GRU: return "PRNN_PREDICTOR_GRU";
+  }
+  return nullptr;
+}
+
 void refuse_enumerator(const char* name, Enumerator given, const Enumerator* accepted, size_t count) {
   std::string list;
   for (size_t i = 0; i < count; ++i) {

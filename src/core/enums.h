@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "persistent_rnn.h"
+#include "prnn_decode.h"
 #include "prnn_layer_norm_lstm.h"
 #include "prnn_losses.h"
 
@@ -37,6 +38,7 @@ const char* name_of(const prnnRNNTLayout_t& value);
 const char* name_of(const prnnDurationRNNTType_t& value);
 const char* name_of(const prnnJointActivation_t& value);
 const char* name_of(const prnnLayerNormLSTMKind_t& value);
+const char* name_of(const prnnPredictorKind_t& value);
 
 struct Enumerator {
   int value;

@@ -1,0 +1,168 @@
+/* prnn: greedy search with a transducer (Graves 2012, "Sequence Transduction with Recurrent Neural Networks") or a
+ * token-and-duration transducer (TDT; Xu et al. 2023), given the frames of any encoder.
+ *
+ * Sizes in the comments: N utterances, T encoder frames, E encoder size, V classes with the blank, D durations, I size
+ * of an embedding, H size of the predictor's output, J size of the joiner. Arrays are row-major without gaps, the last
+ * dimension contiguous.
+ *
+ *   x[t]      = encoderWeight frames[t] + encoderBias                 once a frame
+ *   g         = predictorWeight predictor(symbols so far) + predictorBias   once a symbol
+ *   logits[t] = outputWeight activation(x[t] + g) + outputBias        {V + D}: V of the classes, D of the durations
+ *
+ * The predictor begins with zero states (STATELESS: with blanks as its last symbols) and reads the blank before the
+ * first symbol.
+ *
+ * The search begins at frame 0 of an utterance. At frame t it takes the class with the highest logit, the lowest index
+ * where several are equal.
+ * - A blank: go on to frame t + 1.
+ * - A symbol: append it, and stay at frame t; but the maxSymbols-th symbol of a frame goes on to frame t + 1.
+ * - With durations: take the duration with the highest logit, too, the first where several are equal, and go on to
+ * frame t + duration. A blank goes on by 1 where that is 0, and so does a frame's maxSymbols-th symbol. This is the
+ * search of NeMo and of Transformers.
+ * - Where the largest of the classes' logits is not finite, or one of them is NaN, the frame counts as a blank of
+ *   duration 1; where that is so of the durations' alone, the duration is 1. The score is then -infinity.
+ * A frame number of T_n or more ends the utterance.
+ *
+ * Conventions of prnn_decode.h, beyond those of prnn_types.h
+ * - Every array is a device pointer. The caller owns them all. Structs of options and of pointers are host memory, read
+ *   during the call. On a CUDA handle nothing allocates and nothing waits for the GPU: calls can be captured into a
+ *   graph.
+ * - Types: weights, frames and h have the model's dataType. Sums, logits, c and log-probabilities are of the compute
+ *   type: double for DOUBLE, else float. A CPU handle takes FLOAT and DOUBLE, a CUDA handle FLOAT, HALF and BFLOAT16.
+ * - What no kernel serves is answered NOT_SUPPORTED, with the limit in the message, by every function that takes the
+ *   model.
+ * - Results are bitwise reproducible, and those of an utterance do not depend on the others of the batch, on its place
+ *   among them, or on how its frames are cut into calls. */
+#ifndef PRNN_DECODE_H_
+#define PRNN_DECODE_H_
+
+#include "prnn_losses.h" /* prnnJointActivation_t, PRNN_MAX_DURATIONS */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  PRNN_PREDICTOR_STATELESS =
+      0,                   /* the sum of an embedding for each of the last `context` symbols (Ghodsi et al. 2020) */
+  PRNN_PREDICTOR_LSTM = 1, /* an embedding and LSTM layers, gates in the order i, f, g, o */
+  PRNN_PREDICTOR_GRU = 2   /* an embedding and GRU layers, gates in the order r, z, n, with
+                            * n = tanh(W_n x + b_n + r * (R_n h + c_n)) as cuDNN and torch have it */
+} prnnPredictorKind_t;
+
+/* The most layers of a predictor, and the most symbols that a stateless one sees. */
+#define PRNN_MAX_PREDICTOR_LAYERS 2
+#define PRNN_MAX_PREDICTOR_CONTEXT 8
+
+typedef struct {
+  prnnDataType_t dataType;
+  prnnPredictorKind_t predictor;
+  int64_t layers;                    /* LSTM, GRU: 1 or 2; STATELESS: not used */
+  int64_t context;                   /* STATELESS: 1 to PRNN_MAX_PREDICTOR_CONTEXT; else not used */
+  int predictorRelu;                 /* STATELESS: 1: relu of the sum of embeddings, 0: the sum; else not used */
+  int64_t embeddingSize;             /* I >= 1; STATELESS: not used, embeddings have H elements */
+  int64_t hiddenSize;                /* H >= 1 */
+  int64_t encoderSize;               /* E >= 1 */
+  int64_t joinerSize;                /* J >= 1 */
+  prnnJointActivation_t activation;  /* of the joiner */
+  int64_t classes;                   /* V >= 2 */
+  int64_t blank;                     /* 0 to V - 1 */
+  int64_t durationCount;             /* D, 0 to PRNN_MAX_DURATIONS; 0: not a TDT model */
+  int durations[PRNN_MAX_DURATIONS]; /* the first D: each >= 0, different ones, one of them positive */
+} prnnTransducerModel_t;
+
+/* Fills in FLOAT, LSTM of one layer, context 2, TANH, blank 0, no durations, and sizes of 0, which the caller
+ * replaces. */
+PRNN_API prnnStatus_t prnnInitTransducerModel(prnnTransducerModel_t* model);
+
+/* The weights of a model. Biases may be NULL: zeros. */
+typedef struct {
+  const void* encoderWeight; /* {J, E}; NULL: E is J, and frames are x already */
+  const void* encoderBias;   /* {J}; NULL if encoderWeight is */
+  const void* embedding;     /* LSTM, GRU: {V, I}; STATELESS: {context, V, H}, that of the oldest symbol first */
+  const void* inputWeights[PRNN_MAX_PREDICTOR_LAYERS];     /* {G H, I}, then {G H, H}: G is 4 (LSTM) or 3 (GRU) */
+  const void* recurrentWeights[PRNN_MAX_PREDICTOR_LAYERS]; /* {G H, H} */
+  const void* inputBiases[PRNN_MAX_PREDICTOR_LAYERS];      /* {G H} */
+  const void* recurrentBiases[PRNN_MAX_PREDICTOR_LAYERS];  /* {G H} */
+  const void* predictorWeight;                             /* {J, H} */
+  const void* predictorBias;                               /* {J} */
+  const void* outputWeight;                                /* {V + D, J} */
+  const void* outputBias;                                  /* {V + D} */
+} prnnTransducerWeights_t;
+
+/* Bytes of a prepared model. */
+PRNN_API prnnStatus_t prnnGetTransducerPreparedSize(prnnHandle_t handle, const prnnTransducerModel_t* model,
+                                                    size_t* sizeInBytes);
+
+/* Writes the weights into `prepared` in the form in which searches read them, once a model. Later calls take only
+ * `prepared`, on handles of the same device, and several searches may read it at the same time.
+ * prepared: of at least the bytes asked for, aligned to 16 bytes. */
+PRNN_API prnnStatus_t prnnPrepareTransducer(prnnHandle_t handle, const prnnTransducerModel_t* model,
+                                            const prnnTransducerWeights_t* weights, void* prepared,
+                                            size_t preparedSizeInBytes);
+
+typedef struct {
+  int64_t batch;      /* N >= 1 */
+  int64_t maxFrames;  /* T >= 1 */
+  int64_t maxSymbols; /* most symbols in one frame, >= 1 */
+} prnnTransducerSearchOptions_t;
+
+/* Scores that are added to the log-probabilities of the symbols before the class with the highest sum is taken: phrases
+ * or an n-gram language model as a deterministic automaton. It begins at node 0. */
+typedef struct {
+  int64_t nodes;     /* >= 1 */
+  const int* next;   /* {nodes, V}: the node after a symbol; of the blank not read */
+  const void* gains; /* {nodes, V}, compute type, finite: of each symbol; of the blank not read, it counts as 0 */
+} prnnTransducerBias_t;
+
+typedef struct {
+  const void* frames;               /* {N, T, E} */
+  const int* lengths;               /* {N}: T_n, each 0 to T; NULL: all are T */
+  const prnnTransducerBias_t* bias; /* NULL: none */
+} prnnTransducerInputs_t;
+
+/* States of streams, in slots of a pool of S streams: read at the beginning of a call and written at its end. Arrays
+ * that the model's predictor has no use for are NULL. */
+typedef struct {
+  const int* slots; /* {N}: the slot of each utterance of the call, different ones of 0 to S - 1; NULL: 0 to N - 1 */
+  int* ahead;       /* {S}: the first so many frames of the call are passed over, which the last duration of the call
+                     * before reached across; -1: the stream has not begun, and nothing else of its slot is read */
+  void* h;          /* LSTM, GRU: {S, layers, H}, after the symbols so far */
+  void* c;          /* LSTM: {S, layers, H}, compute type */
+  int* context;     /* STATELESS: {S, context}, the last symbols, oldest first */
+  int* node;        /* with a bias: {S} */
+} prnnTransducerState_t;
+
+/* What a search found. L = maxFrames * maxSymbols. Of the arrays {N, L} each row holds counts[n] elements, and what
+ * follows them is not written. All but symbols and counts may be NULL: not wanted. */
+typedef struct {
+  int* symbols;      /* {N, L} */
+  int* counts;       /* {N} */
+  int* frames;       /* {N, L}: the frame of each symbol, counted from the call's first */
+  int* durations;    /* {N, L}: by how many frames each symbol went on; NULL unless the model has durations */
+  void* logProbs;    /* {N, L}, compute type: natural log-probability of each symbol among all V, without the bias */
+  void* confidences; /* {N, L}, compute type: the same among all symbols but the blank */
+  double* scores;    /* {N}: the sum of the log-probabilities of all that was taken in this call, blanks and durations
+                      * included, and of the gains of the symbols */
+} prnnTransducerOutputs_t;
+
+/* Bytes of workspace of a search. */
+PRNN_API prnnStatus_t prnnGetTransducerSearchWorkspaceSize(prnnHandle_t handle, const prnnTransducerModel_t* model,
+                                                           const prnnTransducerSearchOptions_t* options,
+                                                           size_t* sizeInBytes);
+
+/* Searches N utterances, or the next frames of N streams.
+ * prepared: from prnnPrepareTransducer with the same model.
+ * state: NULL: the utterances are whole. Else also written.
+ * workspace: of at least the bytes asked for, aligned to 16 bytes. */
+PRNN_API prnnStatus_t prnnTransducerSearch(prnnHandle_t handle, const prnnTransducerModel_t* model,
+                                           const void* prepared, const prnnTransducerSearchOptions_t* options,
+                                           const prnnTransducerInputs_t* inputs, const prnnTransducerState_t* state,
+                                           const prnnTransducerOutputs_t* outputs, void* workspace,
+                                           size_t workspaceSizeInBytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PRNN_DECODE_H_ */
