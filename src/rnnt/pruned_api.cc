@@ -68,8 +68,7 @@ extern "C" prnnStatus_t prnnMutualInformation(prnnHandle_t handle, const prnnMut
            pxGradients ? "pyGradients" : "pxGradients");
     require_space(workspace, workspaceSizeInBytes, backend.mutual_information_workspace_size(o), "workspace");
     if (handle->is_cpu() && boundary) check_boundary(o, boundary);
-    backend.mutual_information(
-        handle, {o, px, py, boundary, scores, pxGradients, pyGradients, workspace});
+    backend.mutual_information(handle, {o, px, py, boundary, scores, pxGradients, pyGradients, workspace});
   });
 }
 
