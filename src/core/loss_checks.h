@@ -11,6 +11,7 @@
 #include "core/descriptors.h"
 #include "core/enums.h"
 #include "core/handle.h"
+#include "core/workspace_size.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -79,9 +80,9 @@ inline void require_costs(const void* costs, prnnDataType_t type, const prnnLoss
 inline size_t whole_blocks(size_t size) { return (size + 255) / 256 * 256; }
 
 // Answers a query of bytes, whose options were checked.
-inline void write_size(size_t size, size_t* out) {
+inline void write_size(const WorkspaceSize& size, size_t* out) {
   require_not_null(out, "sizeInBytes");
-  *out = whole_blocks(size);
+  *out = whole_blocks(size.all);
 }
 
 // Workspace and reserve space of at least so many bytes.
