@@ -197,19 +197,28 @@ def test_the_recursion_of_scores_takes_no_half(data_type: int, create: str) -> N
     assert "scores of a lattice are PRNN_DATA_FLOAT or PRNN_DATA_DOUBLE" in capi.message(handle.pointer)
 
 
-def test_the_joiner_is_for_cuda_handles() -> None:
+@pytest.mark.parametrize(
+    ("loss", "struct", "instead"),
+    [
+        ("JointRNNTLoss", loss_case.JointOptions, "prnnRNNTLoss"),
+        ("JointTDTLoss", loss_case.JointTdtOptions, "prnnDurationRNNTLoss"),
+    ],
+)
+def test_the_joiner_is_for_cuda_handles(loss: str, struct: type[ctypes.Structure], instead: str) -> None:
     """Its options start from zeros, and a CPU handle is told what to do instead."""
-    options = loss_case.JointOptions(*(1 for _ in loss_case.JointOptions._fields_))
-    capi.check("InitJointRNNTLossOptions", options=loss_case.address(options))
-    assert all(getattr(options, name) == 0 for name, _ in options._fields_)
-    assert capi.call("InitJointRNNTLossOptions", options=None) == capi.BAD_PARAM
+    options = struct.from_buffer_copy(b"\x01" * ctypes.sizeof(struct))
+    capi.check(f"Init{loss}Options", options=loss_case.address(options))
+    assert not any(bytes(options))
+    assert capi.call(f"Init{loss}Options", options=None) == capi.BAD_PARAM
     handle = capi.cpu_handle()
     for size in ("WorkspaceSize", "ReserveSize"):
         status = capi.call(
-            f"GetJointRNNTLoss{size}", handle=handle.pointer, options=loss_case.address(options), sizeInBytes=None
+            f"Get{loss}{size}", handle=handle.pointer, options=loss_case.address(options), sizeInBytes=None
         )
         assert status == capi.NOT_SUPPORTED
-        assert "prnnRNNTLoss" in capi.message(handle.pointer)
+        assert f"prnn{loss} needs a CUDA handle; on a CPU make the logits and call {instead}" in capi.message(
+            handle.pointer
+        )
 
 
 def large(make: Callable[[], loss_case.LossCase]) -> loss_case.LossCase:

@@ -78,6 +78,9 @@ class DurationBackend {
                         void* duration_gradients, const void* reserve) const = 0;
 };
 
+// Throws BAD_PARAM unless durationCount, durations, sigma and omega are as prnn_losses.h wants them for the type.
+void require_durations(const prnnDurationRNNTLossOptions_t& options);
+
 const DurationBackend& cpu_duration_backend();   // src/rnnt/cpu/
 const DurationBackend& cuda_duration_backend();  // src/rnnt/cuda/
 
