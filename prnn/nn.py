@@ -31,9 +31,11 @@ from prnn._layer_arguments import (
     check_tensor,
     checked_lengths,
     checked_state,
+    lengths_of_mask,
 )
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._masked_lstm import run_masked_lstm
+from prnn._ops import _flops  # noqa: F401  # which registers the operators' formulas
 from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
@@ -474,6 +476,7 @@ class _SingleState(_Recurrent):
         lengths: Tensor | Sequence[int] | None = None,
         reset: Tensor | None = None,
         reset_hx: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, Tensor]:
         """Runs the layers over a batch of sequences.
 
@@ -486,6 +489,8 @@ class _SingleState(_Recurrent):
                 that timestep is reset_hx, also in the first one, whatever hx; in the reverse direction, where no state
                 goes from that timestep to the one before, it is the one of the latter.
             reset_hx: as hx, the states of sequences that start anew; None is zeros.
+            mask: lengths in another form, TorchRL's: bool, in the shape of input without its features, True in the
+                first timesteps of each sequence. On a GPU the host waits for it.
 
         Returns:
             output: (T, N, D H) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -495,6 +500,8 @@ class _SingleState(_Recurrent):
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
             prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
+        if mask is not None:
+            lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
         states = (hx, None, reset_hx, None)
         output, hy, _, _ = self._run(input, states, lengths, reset, ("hx", "", "reset_hx", ""))
         return output, hy
@@ -658,6 +665,7 @@ class LSTM(_Recurrent):
         reset: Tensor | None = None,
         reset_hx: tuple[Tensor, Tensor] | None = None,
         return_cells: Literal[False] = False,
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor]]: ...
 
     @overload
@@ -670,6 +678,7 @@ class LSTM(_Recurrent):
         reset: Tensor | None = None,
         reset_hx: tuple[Tensor, Tensor] | None = None,
         return_cells: Literal[True],
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor], Sequences]: ...
 
     def forward(
@@ -681,6 +690,7 @@ class LSTM(_Recurrent):
         reset: Tensor | None = None,
         reset_hx: tuple[Tensor, Tensor] | None = None,
         return_cells: bool = False,
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor]] | tuple[Sequences, tuple[Tensor, Tensor], Sequences]:
         """Runs the layers over a batch of sequences.
 
@@ -694,6 +704,8 @@ class LSTM(_Recurrent):
                 goes from that timestep to the one before, it is the one of the latter.
             reset_hx: as hx, the states of sequences that start anew; None is zeros.
             return_cells: whether c of every timestep of the last layer is returned, too.
+            mask: lengths in another form, TorchRL's: bool, in the shape of input without its features, True in the
+                first timesteps of each sequence. On a GPU the host waits for it.
 
         Returns:
             output: (T, N, D P) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -705,6 +717,8 @@ class LSTM(_Recurrent):
             prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
         check_flag(return_cells, "return_cells")
+        if mask is not None:
+            lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
         states: list[Tensor | None] = []
         for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
             check_pair(pair, name)
