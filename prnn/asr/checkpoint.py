@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -34,6 +35,21 @@ def describe(config: TransducerConfig, features: FeatureConfig, tokenizer: Token
     } | tokenizer.state()
 
 
+def _require_whole(path: Path) -> None:
+    """Raises InputError if a checkpoint's data are not those that were saved. torch.load does not look at the checksums
+    that torch.save has put beside them."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        kinds = {member.compress_type for member in members}
+        if kinds != {zipfile.ZIP_STORED} or sum(member.file_size for member in members) > path.stat().st_size:
+            raise zipfile.BadZipFile("torch.save compresses nothing")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise InputError(
+            f"{path}: a damaged checkpoint ({shown(damaged, str)} has another checksum than when it was saved)"
+        )
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Reads a checkpoint of ``prnn train`` without running any code that it may hold.
 
@@ -44,7 +60,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
+        _require_whole(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except Exception as error:  # whatever the bytes of some other file make torch's reader stumble over
         raise InputError(f"{path}: not a checkpoint, or a damaged one") from error
     description = checkpoint.get(_KEY) if isinstance(checkpoint, dict) else None
