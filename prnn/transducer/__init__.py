@@ -6,13 +6,9 @@ from prnn.transducer.encoder import Encoder
 from prnn.transducer.hypothesis import Hypothesis
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.model import LossParts, Transducer
-<<<<<<< HEAD
-from prnn.transducer.predictor import RecurrentPredictor, StatelessPredictor
-from prnn.transducer.stacking import EncoderState, StackingEncoder
-=======
 from prnn.transducer.predictor import Predictor, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.search import TransducerSearchResult, TransducerSearchState, transducer_search
->>>>>>> main
+from prnn.transducer.stacking import EncoderState, StackingEncoder
 from prnn.transducer.streaming import StreamState
 
 __all__ = [

@@ -21,14 +21,9 @@ from prnn.transducer.checks import (
     require_searchable,
 )
 from prnn.transducer.config import LOSSES, TransducerConfig
-<<<<<<< HEAD
 from prnn.transducer.encoder import Encoder
-from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
-=======
-from prnn.transducer.encoder import Encoder, StreamingEncoder
 from prnn.transducer.greedy import greedy_search
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists, found_hypotheses
->>>>>>> main
 from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.loss import SimpleJoiner, duration_loss, joiner_loss
