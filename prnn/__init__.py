@@ -30,7 +30,7 @@ if needs_torch():
         rnnt_loss_smoothed,
         tdt_loss,
     )
-    from prnn.transducer import Hypothesis, Transducer, TransducerConfig
+    from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
 
 from prnn._C import __version__
 
@@ -63,4 +63,5 @@ __all__ = [
     "rnnt_loss_simple",
     "rnnt_loss_smoothed",
     "tdt_loss",
+    "transducer_search",
 ]
