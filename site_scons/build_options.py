@@ -26,6 +26,7 @@ def declare_options(arguments: dict[str, str]) -> Variables:
             "80,90a",
             [*ARCHITECTURES, "native"],
         ),
+        ("pythons", "Pythons to build the extension for, with commas; empty: the one that runs SCons", ""),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
         PathVariable("prefix", "where `scons install` puts things", "/usr/local", _folder),
         PathVariable("libdir", "folder of libraries, in the prefix or anywhere", "lib", _folder),
