@@ -87,7 +87,7 @@ class Shown(NamedTuple):
 def _load_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
     place = f"{utterance.source}: " if utterance.source else ""
     try:
-        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration)
+        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration, utterance.channel)
     except InputError as error:
         raise InputError(f"{place}{error}") from error
     there = len(samples) / rate

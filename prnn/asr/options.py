@@ -25,6 +25,8 @@ class TrainingOptions:
         output: folder for checkpoints and logs.
         tokenizer: a sentencepiece model, whose pieces the model is to spell; null makes the characters of the training
             texts its symbols.
+        channel: of recordings with several channels the one to read, from 0 on, where the manifest does not say it;
+            null is the mean of all.
         epochs: passes over the training manifest.
         steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
         batch_size: most utterances in a batch.
@@ -69,6 +71,7 @@ class TrainingOptions:
     valid: Path
     output: Path = Path("prnn-train")
     tokenizer: Path | None = None
+    channel: Annotated[int | None, Within(0, 31)] = None
     epochs: _Count = 40
     steps: Annotated[int | None, Within(1, 10**9)] = None
     batch_size: _Count = 16
