@@ -321,7 +321,7 @@ def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
         (write_lines(tmp_path / "nothing.jsonl.gz", []), "the manifest has no cuts"),
         (write_lines(tmp_path / "numbers.jsonl.gz", [1, 2]), damaged),
         (write_lines(tmp_path / "nemo.jsonl.gz", [{"audio_filepath": "a", "text": "b"}]), "has NeMo's lines, which"),
-        (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no text"),
+        (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no supervision with a text, which may be"),
         (write_lines(tmp_path / "gone.jsonl.gz", [gone]), "cut cut-0 cannot be read"),
         (shar / "cuts.000000.jsonl.gz", f"a part of a Lhotse Shar; give the folder, {shar}"),
         (shar, "cannot be read"),

@@ -36,7 +36,7 @@ Options that follow --config change what it says.
 
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "what": ("manifest", "valid", "tokenizer", "output", "channel", "epochs", "steps", "seed"),
+    "what": ("manifest", "also", "valid", "tokenizer", "init", "output", "channel", "epochs", "steps", "seed"),
     "batches": (
         "batch_size",
         "batch_seconds",
@@ -181,7 +181,8 @@ def _accepted(hint: Any) -> str:
     """What an option takes whose field has no range."""
     hint = next((kind for kind in get_args(hint) if kind is Path), hint)  # of Path | None
     if get_origin(hint) is tuple:
-        return f"a list such as {'[0.9, 1.0, 1.1]' if float in get_args(hint) else '[0, 1, 2]'}"
+        examples = {float: "[0.9, 1.0, 1.1]", str: "[own.jsonl:5, more.jsonl]"}
+        return f"a list such as {examples.get(get_args(hint)[0], '[0, 1, 2]')}"
     return {Path: "a path", float: "a number"}.get(hint, f"a {getattr(hint, '__name__', hint)}")
 
 
@@ -209,6 +210,18 @@ def train_parser() -> ArgumentParser:
     return parser
 
 
+def _begin_with(parser: ArgumentParser, checkpoint: Path) -> None:
+    """Makes a checkpoint's options of model and features the parser's defaults.
+
+    Raises:
+        InputError: it is none.
+    """
+    from .initial import options_of
+
+    for prefix, values in zip(("model", "features"), options_of(checkpoint), strict=True):
+        parser.set_defaults({f"{prefix}.{name}": value for name, value in values.items() if name not in DERIVED})
+
+
 def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
     """Options, whether to restart, and whether to show progress, from the command's arguments.
 
@@ -217,6 +230,9 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
     """
     parser = train_parser()
     try:
+        first = [word for word in arguments if not word.startswith("--print_config")]
+        if (init := parser.parse_args(first).init) is not None:
+            _begin_with(parser, Path(init).expanduser())
         values = parser.parse_args(list(arguments)).as_dict()
         values.pop("config", None)
         restart, progress = values.pop("restart", False), not values.pop("no_progress", False)

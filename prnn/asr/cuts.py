@@ -148,14 +148,14 @@ class _Reported:
 
 
 def text_of(cut: Cut, path: Path) -> str:
-    """A cut's transcript: the texts of its supervisions, in the order of their beginnings.
+    """A cut's transcript: the texts of its supervisions, in the order of their beginnings; empty if all are.
 
     Raises:
         InputError: it has none, or one lies outside of the cut, or two speakers speak at once.
     """
+    if all(segment.text is None for segment in cut.supervisions):
+        raise InputError(f"{path}: cut {cut.id} has no supervision with a text, which may be empty")
     spoken = [segment for segment in cut.supervisions if segment.text and segment.text.strip()]
-    if not spoken:
-        raise InputError(f"{path}: cut {cut.id} has no text")
     spoken.sort(key=lambda segment: segment.start)
     for segment in spoken:
         if segment.start < -_ROUNDING or segment.end > cut.duration + _ROUNDING:

@@ -26,6 +26,7 @@ from .data import TrainingData, open_data
 from .dataset import feature_statistics, feature_sums
 from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
+from .initial import begin_from
 from .loader import Ahead
 from .options import TrainingOptions
 from .pace import Pace, ProgressBar
@@ -171,6 +172,9 @@ def _fit(
     if resumed:
         say(f"going on from {resumed}")
         data.train.mean = state["encoder.feature_mean"]
+    elif options.init is not None:
+        say(begin_from(options.init, model, options.features, data.tokenizer))
+        data.train.mean = model.encoder.feature_mean.clone()
     else:
         say("mean and standard deviation of the features ...")
         sums = feature_sums(data.sample(), options.features, communication_device(options))

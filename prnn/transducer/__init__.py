@@ -6,7 +6,8 @@ from prnn.transducer.encoder import Encoder, EncoderState
 from prnn.transducer.hypothesis import Hypothesis
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.model import LossParts, Transducer
-from prnn.transducer.predictor import RecurrentPredictor, StatelessPredictor
+from prnn.transducer.predictor import Predictor, RecurrentPredictor, StatelessPredictor
+from prnn.transducer.search import TransducerSearchResult, TransducerSearchState, transducer_search
 from prnn.transducer.streaming import StreamState
 
 __all__ = [
@@ -16,9 +17,13 @@ __all__ = [
     "Joiner",
     "LossParts",
     "PhraseBias",
+    "Predictor",
     "RecurrentPredictor",
     "StatelessPredictor",
     "StreamState",
     "Transducer",
     "TransducerConfig",
+    "TransducerSearchResult",
+    "TransducerSearchState",
+    "transducer_search",
 ]
