@@ -262,7 +262,7 @@ class RecogniserStream:
         if found.words or self._endpoint is None:
             if self._endpoint is not None and found.words:
                 pause = following * self._recogniser.frame_seconds - found.words[-1].end
-                found = replace(found, pause=min(self._endpoint.silence, max(0.0, pause)))
+                found = replace(found, pause=min(self._endpoint.silence, pause))
             self._utterances.append(found)
 
 
