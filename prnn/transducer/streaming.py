@@ -12,7 +12,6 @@ from torch import Tensor
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
 from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.checks import require_at_least, require_choice
-from prnn.transducer.encoder import EncoderState
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import (
     Decoder,
@@ -30,6 +29,7 @@ from prnn.transducer.hypothesis import (
     without_first,
 )
 from prnn.transducer.resident import GreedyState
+from prnn.transducer.stacking import EncoderState
 
 SEARCHES = ("greedy", "modified", "standard")
 # Symbols in an encoder frame, of every search unless told otherwise: fast speech spells a short word in 40 ms.
