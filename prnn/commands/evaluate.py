@@ -6,11 +6,15 @@ import argparse
 from pathlib import Path
 
 from prnn.commands.failure import reported
-<<<<<<< HEAD
-from prnn.commands.options import add_accelerator, add_channel, add_search, check_search, phrases, torch_device
-=======
-from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
->>>>>>> main
+from prnn.commands.options import (
+    add_accelerator,
+    add_channel,
+    add_encoder_class,
+    add_search,
+    check_search,
+    phrases,
+    torch_device,
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -48,13 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} says what --output has; give that, too")
         if arguments.output:
             require_place(arguments.output)
-<<<<<<< HEAD
         utterances, features = read_utterances(arguments.manifest, arguments.channel)
-        recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator))
-=======
-        utterances, features = read_utterances(arguments.manifest)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
->>>>>>> main
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
         result = evaluate(recogniser, utterances, **search, features=features)

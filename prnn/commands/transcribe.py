@@ -13,8 +13,14 @@ from prnn._fields import Within, number_parser, option
 from prnn.asr.endpoint import EndpointRules
 from prnn.commands.failure import reported
 from prnn.commands.options import (
-    add_accelerator, add_channel, add_encoder_class, add_search, check_search, phrases, torch_device,
-)  # fmt: skip
+    add_accelerator,
+    add_channel,
+    add_encoder_class,
+    add_search,
+    check_search,
+    phrases,
+    torch_device,
+)
 
 if TYPE_CHECKING:
     import numpy as np
