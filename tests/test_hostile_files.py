@@ -126,7 +126,7 @@ def test_a_flac_whose_header_claims_more(tmp_path: Path, flac: bytes, samples: i
     path = tmp_path / "a.flac"
     path.write_bytes(claiming(flac, samples))
     message = refused_audio(path)
-    assert ("too much at once" if samples > 2**29 else "to its end") in message
+    assert re.search("too much at once" if samples > 2**29 else "to its end|before the end", message)
     assert len(read_audio(path, duration=0.5)[0]) == 8000
 
 
