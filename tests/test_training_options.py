@@ -319,7 +319,10 @@ def test_features_of_a_device_are_kaldi_native_fbanks(config: FeatureConfig) -> 
 def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
     from prnn.transducer import Transducer
 
-    utterances, augmentation = read_manifest(manifest), Augmentation(gain_db=6, time_share=0.5, time_warp=10, start_epoch=1)
+    utterances, augmentation = (
+        read_manifest(manifest),
+        Augmentation(gain_db=6, time_share=0.5, time_warp=10, start_epoch=1),
+    )
     batches = []
     for audio in (False, True):
         dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio)

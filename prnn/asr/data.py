@@ -137,7 +137,7 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     Raises:
         InputError: a manifest, a text, a tokenizer or a folder of the augmentation cannot be used.
     """
-    train = (_train_cuts if are_cuts(options.manifest) else _train_utterances)(options, process)
+    train = (_train_cuts if are_cuts(options.manifest) and not options.also else _train_utterances)(options, process)
     pinned = options.accelerator != "cpu" and torch.cuda.is_available()
     valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
     loader = BatchLoader(train.dataset, train.order, options.workers, process, options.processes, pinned)
@@ -160,7 +160,11 @@ def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
 
 def _train_utterances(options: TrainingOptions, process: int) -> _Train:
     selection = Selection(options)
-    utterances = [item for item in read_manifest(options.manifest) if selection.takes(item.duration, item.text)]
+    utterances: list[Utterance] = []
+    for path, times in options.manifests:
+        if are_cuts(path):
+            raise InputError(f"{path}: of Lhotse's manifests a training takes one; lhotse combine joins several")
+        utterances += [item for item in read_manifest(path) if selection.takes(item.duration, item.text)] * times
     selection.require_some()
     tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
     dataset = UtteranceDataset(
