@@ -159,7 +159,7 @@ def test_an_mp3_that_does_not_give_its_length(tmp_path: Path, mode: str) -> None
             assert len(read_audio(path)[0]) >= 32_000
         elif not sound[0]:
             assert seconds > 3
-            assert refused_audio(path).endswith(f"samples before the end that its header gives, or is {lengthless}")
+            assert 32_000 <= len(read_audio(path)[0]) < 34_000  # to the end of the file, whatever libsndfile says
         else:
             assert seconds < 1.5
             assert refused_audio(path) == f"libsndfile finds {seconds:.2f} s in it, {longer}"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import soxr
 import torch
 from lhotse import CutSet
 from lhotse.cut import Cut, MixedCut, MultiCut
@@ -32,7 +31,7 @@ from .cut_files import read_by_libsndfile, require_files
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import fewest_samples, frame_count
-from .features import FeatureConfig, check_recording, compute_features
+from .features import FeatureConfig, check_recording, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .selection import Selection
@@ -244,13 +243,12 @@ def _whole(cut: Cut, path: Path, field: str) -> Cut:
     return cut
 
 
-def load_samples(cut: Cut, path: Path, rate: int, channel: int | None = None) -> np.ndarray:
-    """A cut's samples at a rate, float32 (S,).
+def read_cut(cut: Cut, path: Path, channel: int | None = None) -> tuple[np.ndarray, int]:
+    """A cut's samples, float32 (S,), and their rate.
 
     Args:
         cut: the cut.
         path: of its manifest, for messages.
-        rate: in hertz.
         channel: of a cut with several, the one to take; None is the mean of all.
     """
     cut = _whole(cut, path, "recording")
@@ -271,8 +269,12 @@ def load_samples(cut: Cut, path: Path, rate: int, channel: int | None = None) ->
     samples = np.ascontiguousarray(mix(samples.T), dtype=np.float32)
     mix.finish()
     check_recording(samples)
-    own_rate = recording_rate(cut)
-    return samples if own_rate == rate else soxr.resample(samples, own_rate, rate)
+    return samples, recording_rate(cut)
+
+
+def load_samples(cut: Cut, path: Path, rate: int, channel: int | None = None) -> np.ndarray:
+    """The same samples at another rate."""
+    return resampled(*read_cut(cut, path, channel), rate)
 
 
 def recording_rate(cut: Cut) -> int:
@@ -358,6 +360,10 @@ class CutDataset:
     def loaded(self, cut: Cut, audio: bool) -> Tensor:
         """What `load_cut` returns."""
         return load_cut(cut, self.path, self.config, audio, self.channel)
+
+    def read(self, cut: Cut) -> tuple[np.ndarray, int]:
+        """What `read_cut` returns."""
+        return read_cut(cut, self.path, self.channel)
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
         """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""
