@@ -14,9 +14,9 @@
  * - Workspace is scratch for one call. Reserve space carries a forward call's state to the backward call and must stay
  *   as it is in between; a backward call only reads it and may be repeated. Both must be aligned to 16 bytes, as malloc
  *   and cudaMalloc align, and may be larger than asked for. Their sizes follow from the maxima in the options and not
- *   from the lengths; on a CPU handle the workspace's also from the number of OpenMP threads. A call there takes less,
- *   down to one thread's part, and computes as many sequences at once as it has room for: the number of threads may
- *   change between query and call.
+ *   from the lengths; on a CPU handle the workspace's also from the number of processors that the process has when it
+ *   first asks. They do not depend on the number of OpenMP threads, which may change between query and call. Less is
+ *   refused with BAD_PARAM.
  * - Lengths and symbols are checked on a CPU handle: BAD_PARAM, with sequence and value, before any output is written.
  *   On a CUDA handle, which cannot look without synchronising, a sequence with a bad length or symbol gets the cost NaN
  *   and zero gradients (in an alignment: score NaN, frames -1), and no address outside the arrays is touched.

@@ -28,7 +28,7 @@ from prnn.losses import (
     rnnt_loss_smoothed,
     tdt_loss,
 )
-from prnn.transducer import Hypothesis, Transducer, TransducerConfig
+from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
 
 __all__ = [
     "CTCLoss",
@@ -59,4 +59,5 @@ __all__ = [
     "rnnt_loss_simple",
     "rnnt_loss_smoothed",
     "tdt_loss",
+    "transducer_search",
 ]

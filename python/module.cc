@@ -13,6 +13,7 @@ void bind_types(py::module_& module);
 void bind_persistent_rnn(py::module_& module);
 void bind_losses(py::module_& module);
 void bind_layer_norm_lstm(py::module_& module);
+void bind_decode(py::module_& module);
 }  // namespace prnn_python
 
 PYBIND11_MODULE(_C, m) {
@@ -25,4 +26,5 @@ PYBIND11_MODULE(_C, m) {
   prnn_python::bind_persistent_rnn(m);
   prnn_python::bind_losses(m);
   prnn_python::bind_layer_norm_lstm(m);
+  prnn_python::bind_decode(m);
 }

@@ -243,12 +243,35 @@ THREADED = {
 }
 
 
-@pytest.mark.parametrize("asked", [1, 2])
-@pytest.mark.parametrize(
+CALLS = pytest.mark.parametrize(
     ("make", "call"),
     [pytest.param(make, call, id=f"{name}-{call}") for name, (make, calls) in THREADED.items() for call in calls],
 )
-def test_a_workspace_for_fewer_threads_serves_more(
+
+
+@CALLS
+def test_less_than_the_workspace_that_was_asked_for_is_refused(
+    make: Callable[[], loss_case.LossCase], call: str
+) -> None:
+    """Whatever the number of threads of the query and of the call."""
+    family = call.removesuffix("Forward")
+    case, sizes = make(), []
+    for count in (1, 2, 3):
+        with loss_case.threads(count):
+            size = case.size(f"Get{family}WorkspaceSize")
+            sizes.append(size + (case.size(f"Get{family}ReserveSize") if call.endswith("Loss") else 0))
+    assert len(set(sizes)) == 1
+    for count in (1, 3):
+        with loss_case.threads(count):
+            assert case.call(call, workspaceSizeInBytes=sizes[0] - 256) == capi.BAD_PARAM
+            message = capi.message(case.handle.pointer)
+            assert message.startswith(f"workspace has {sizes[0] - 256} bytes; it needs {sizes[0]}"), message
+    assert case.untouched()
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+@CALLS
+def test_a_workspace_asked_for_with_fewer_threads_serves_more(
     make: Callable[[], loss_case.LossCase], call: str, asked: int
 ) -> None:
     """The number of threads may change between a query and the call: OMP_NUM_THREADS, omp_set_num_threads."""

@@ -78,6 +78,7 @@ _MODEL_DEFAULTS: dict[str, object] = {
 _SHORT = {
     "accelerator": "--device",
     "model.encoder_cell": "--cell",
+    "model.encoder_class": "--encoder-class",
     "model.encoder_layers": "--layers",
     "model.encoder_hidden": "--hidden",
     "model.frame_stack": "--frame-stack",
@@ -219,7 +220,19 @@ def _begin_with(parser: ArgumentParser, checkpoint: Path) -> None:
     from .initial import options_of
 
     for prefix, values in zip(("model", "features"), options_of(checkpoint), strict=True):
-        parser.set_defaults({f"{prefix}.{name}": value for name, value in values.items() if name not in DERIVED})
+        kept = {name: value for name, value in values.items() if name not in (*DERIVED, "encoder_class")}
+        parser.set_defaults({f"{prefix}.{name}": value for name, value in kept.items()})
+
+
+def _require_class_of_command_line(arguments: Sequence[str], encoder_class: object) -> None:
+    """Raises ValueError unless the command line itself has this class, if any: a file must not choose code to run."""
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--encoder-class", "--model.encoder_class", dest="given")
+    if encoder_class not in (None, flags.parse_known_args(list(arguments))[0].given):
+        raise ValueError(
+            f"model.encoder_class is {shown(encoder_class)} in a configuration file; a class is imported only if the "
+            "command line has it: --encoder-class"
+        )
 
 
 def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
@@ -238,6 +251,7 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
         restart, progress = values.pop("restart", False), not values.pop("no_progress", False)
         model = values["model"]
         if isinstance(model, dict):
+            _require_class_of_command_line(arguments, model.get("encoder_class"))
             model["predictor_embedding"] = model.get("predictor_embedding") or model.get("predictor_hidden")
         return from_plain(TrainingOptions, values, "training"), restart, progress
     # ValueError: options that do not go together, a file that is not UTF-8

@@ -60,7 +60,7 @@ DurationParams checked_params(prnnHandle_t handle, const DurationBackend& backen
                               const prnnDurationRNNTLossOptions_t* options, const void* tokens, const void* durations,
                               const int* targets, const int* frame_lengths, const int* target_lengths) {
   const DurationParams params{
-      checked_options(backend, options), tokens, durations, targets, frame_lengths, target_lengths, nullptr, 0};
+      checked_options(backend, options), tokens, durations, targets, frame_lengths, target_lengths, nullptr};
   require_not_null(tokens, "tokenLogits");
   if (params.options.type == PRNN_DURATION_TDT) require_not_null(durations, "durationLogits");
   require_not_null(frame_lengths, "frameLengths");

@@ -117,7 +117,7 @@ void forward(const DurationParams& params, void* costs, void* reserve_space) {
   const Batch<T> batch{params};
   const Reserve<T> reserve(params, arcs, reserve_space);
   const size_t slot_size = DurationLattice::scratch_size(o.maxFrames, o.maxTargets, arcs.count());
-  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
+  const int64_t slots = slots_of_call(o.batch);
   std::vector<DurationLattice> lattices;
   for (int64_t slot = 0; slot < slots; ++slot) {
     lattices.emplace_back(static_cast<char*>(params.workspace) + slot * slot_size, o.maxFrames, o.maxTargets,
@@ -206,7 +206,7 @@ void backward(const DurationParams& params, const void* given_gradients, void* t
 class CpuDurationBackend final : public DurationBackend {
  public:
   void require_supported(prnnDataType_t type) const override { cpu_rnnt_backend().require_supported(type); }
-  WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t& o) const override {
+  size_t workspace_size(const prnnDurationRNNTLossOptions_t& o) const override {
     return slots_size(DurationLattice::scratch_size(o.maxFrames, o.maxTargets, DurationArcs(o).count()), o.batch);
   }
   size_t reserve_size(const prnnDurationRNNTLossOptions_t& o) const override {

@@ -28,7 +28,7 @@ class CudaDurationBackend final : public DurationBackend {
  public:
   void require_supported(prnnDataType_t) const override {}
 
-  WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t& options) const override {
+  size_t workspace_size(const prnnDurationRNNTLossOptions_t& options) const override {
     const Problem problem = problem_of(options);
     Arena arena(nullptr);
     with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, true); });
