@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,11 @@ class _Recording(soundfile.SoundFile):
             self._extent = containers.extent(self._bytes)
             super().__init__(self._descriptor, closefd=False)
         except soundfile.LibsndfileError as error:
-            problem = self._behind() or f"not a recording that libsndfile can read ({error.error_string.rstrip('.')})"
-            raise InputError(f"{path}: {problem}") from error
+            reason = f"not a recording that libsndfile can read ({error.error_string.rstrip('.')})"
+            if containers.is_for_ffmpeg(self._bytes):
+                new = path.with_suffix(".flac")
+                reason += f"; make one of it: ffmpeg -i {shlex.quote(str(path))} {shlex.quote(str(new))}"
+            raise InputError(f"{path}: {self._behind() or reason}") from error
         except (OSError, UnicodeError, ValueError) as error:  # the latter two: a name that is none
             if isinstance(error, InputError):
                 raise

@@ -138,6 +138,12 @@ def begins_recording(read: Read, place: int) -> bool:
     return read(place, 4) in _MAGIC
 
 
+def is_for_ffmpeg(read: Read) -> bool:
+    """Whether a file is one of MP4 (m4a, mp4), Matroska (webm), ADTS (aac), ASF (wma) or AMR, which libsndfile lacks."""
+    head = read(0, 12)
+    return head[4:8] == b"ftyp" or head.startswith((b"\x1aE\xdf\xa3", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u", b"#!AMR"))
+
+
 def flac_follows(read: Read, place: int) -> bool:
     """Whether a FLAC begins behind one of which all has been decoded, and so many bytes read."""
     begin = max(1, place - _FLAC_BUFFER)
