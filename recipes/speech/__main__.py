@@ -1,4 +1,4 @@
-"""A recogniser from a folder of read sentences: training, error rates on sentences that were not in it, learning curves.
+"""A recogniser from a folder of read sentences: training, error rates on unseen sentences, learning curves.
 
     python -m recipes.speech data/german --output speech/german
 

@@ -1,5 +1,5 @@
-"""Manifests of a folder with metadata.csv: lines NAME|text, and recordings NAME.wav (or .flac, .ogg, .opus, .mp3) in the
-folder or in one below it, as Rhasspy's voice data sets and LJ Speech have them.
+"""Manifests of a folder with metadata.csv: lines NAME|text, and recordings NAME.wav (or .flac, .ogg, .opus, .mp3) in
+the folder or in one below it, as Rhasspy's voice data sets and LJ Speech have them.
 
     python -m recipes.speech.prepare dataset-voice-flemishguy --output data/flemish
 
@@ -53,8 +53,8 @@ def _recordings(folder: Path) -> dict[str, Path]:
     if not found:
         others = sorted({path.suffix for path in folder.rglob("*") if path.is_file()} - {".csv", ".md", ""})
         raise InputError(
-            f"{folder}: no recordings ({', '.join(SUFFIXES)}); there are {', '.join(others) or 'no others'}. Opus in WebM "
-            'becomes a file that libsndfile reads by: ffmpeg -i "$f" -c copy "${f%.webm}.opus"'
+            f"{folder}: no recordings ({', '.join(SUFFIXES)}); there are {', '.join(others) or 'no others'}. "
+            'Opus in WebM becomes a file that libsndfile reads by: ffmpeg -i "$f" -c copy "${f%.webm}.opus"'
         )
     return found
 
