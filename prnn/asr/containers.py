@@ -139,7 +139,7 @@ def begins_recording(read: Read, place: int) -> bool:
 
 
 def is_for_ffmpeg(read: Read) -> bool:
-    """Whether a file is one of MP4 (m4a, mp4), Matroska (webm), ADTS (aac), ASF (wma) or AMR, which libsndfile lacks."""
+    """Whether a file is one of MP4 (m4a, mp4), Matroska (webm), ADTS (aac), ASF (wma) or AMR: not for libsndfile."""
     head = read(0, 12)
     return head[4:8] == b"ftyp" or head.startswith((b"\x1aE\xdf\xa3", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u", b"#!AMR"))
 
