@@ -39,11 +39,12 @@ from prnn._ops import _flops  # noqa: F401  # which registers the operators' for
 from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
-from prnn._ops.rnn import BACKENDS, MODES, Config, call
+from prnn._ops.rnn import BACKENDS, call
 from prnn._scripting import NotScriptable
 from prnn._state_masks import (
     are_in_kernels,
     check_masks,
+    configuration,
     draw_masks,
     gru_weights,
     in_types_of_rnn,
@@ -293,7 +294,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
         if lengths is None and reset is None and not return_cells and not _is_compiling():
+            # Also the first call of a module: all calls of a size have the same kernels.
             calls = self._eager_calls
+            if calls is None and (calls := eager_calls(self, input)) is not None:
+                self.__dict__["_eager_calls"] = calls
             if calls is not None and calls.is_any and (results := calls.run(self, input, states)) is not None:
                 return results
         weights = self._packed_weights()
@@ -382,29 +386,12 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             zoneout, mask_kinds = mask_configuration(self)
         mode = operator_mode(self)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        config = Config(
-            MODES[mode],
-            self.hidden_size,
-            self.proj_size,
-            self.num_layers,
-            self.bidirectional,
-            dropout,
-            BACKENDS[self.backend],
-            return_cells,
-            reset is not None,
-            self.heads,
-            zoneout,
-            mask_kinds,
-        )
-        if is_torchs and not uses_masks(self):
-            if self._eager_calls is None and not _is_compiling():
-                found = eager_calls(self, input, weights, config)
-                if found is not None:
-                    self.__dict__["_eager_calls"] = found
-            if input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
-                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
-                if results is not None:
-                    return results
+        config = configuration(self, mode, dropout, return_cells, reset is not None, zoneout, mask_kinds)
+        is_half = input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
+        if is_torchs and is_half and not uses_masks(self):
+            results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
+            if results is not None:
+                return results
         if mode != self.mode:
             weights = gru_weights(weights, self.hidden_size, self.heads)
         seed = draw_seed(input.device, 2) if dropout > 0 else None

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import prnn
+from prnn.asr.fbank import Fbank
+from prnn.asr.features import FeatureConfig
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -22,21 +24,21 @@ Type = torch.dtype | str
 
 
 class Neighbour:
-    """Fills a stream of its own with gathers, transforms, products and fills that begin and end all the time."""
+    """Fills a stream of its own with what prepares batches of recordings of any length, products and fills."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
-        self._samples = torch.randn(2_000_000, device="cuda")
+        self._fbank = Fbank(FeatureConfig()).cuda()
+        self._samples = torch.rand(16, 160_000, device="cuda") * 2 - 1
         self._matrix = torch.randn(512, 512, device="cuda")
         self._round = 0
+        torch.cuda.synchronize()
 
     def add_work(self) -> None:
         with torch.cuda.stream(self._stream):
-            for width in (128, 400, 512):
-                frames = self._samples.unfold(0, width, 80 + self._round % 3)
-                power = torch.fft.rfft(frames[: 4096 + 256 * (self._round % 8)]).abs().square()
-                (power[:, :64] @ self._matrix[:64]).exp_()
-            torch.empty(3_000_000 + 4096 * self._round, device="cuda").fill_(float("nan"))
+            lengths = 16_000 + 997 * torch.arange(4 + self._round % 13) + 31 * (self._round % 101)
+            self._fbank(self._samples[: len(lengths), : int(lengths.max())], lengths)
+            torch.empty(3_000_000 + 4096 * (self._round % 64), device="cuda").fill_(float("nan"))
             self._matrix @ self._matrix
         self._round += 1
 

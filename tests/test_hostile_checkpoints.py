@@ -395,5 +395,5 @@ def test_rates_follow_from_the_options(trained: TrainingOptions, change: Callabl
         train(trained, progress=False)
     (group,) = optimizer(after)["param_groups"]
     assert group["betas"] == (0.9, 0.98)
-    assert group["lr"] == pytest.approx(3e-5)
+    assert group["lr"] == pytest.approx(2e-5)
     assert after["global_step"] == 2

@@ -18,6 +18,7 @@ from prnn.transducer import Transducer, TransducerConfig
 
 from .errors import InputError
 from .features import FeatureConfig
+from .own_encoder import build_model
 from .tokenizer import Tokenizer, tokenizer_from_state
 
 FORMAT = 1
@@ -146,8 +147,23 @@ def weights(state_dict: dict[str, Any], model: Transducer) -> dict[str, Tensor]:
     return found
 
 
-def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, Tokenizer]:
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Puts the checkpoint's name before the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def load_recogniser_parts(
+    path: str | Path, encoder_class: str | None = None
+) -> tuple[Transducer, FeatureConfig, Tokenizer]:
     """Returns the model, in eval mode, and what goes with it, from a checkpoint.
+
+    Args:
+        path: of the checkpoint.
+        encoder_class: as for `build_model`.
 
     Raises:
         InputError: as :func:`read_checkpoint`, or the contents do not fit together.
@@ -156,10 +172,10 @@ def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, 
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
         config, features, tokenizer = parts(checkpoint)
-        # Sizes that the weights do not have must not take memory.
-        with torch.device("meta"):
-            model = Transducer.from_config(config).float()  # whatever torch's default type
+        # Sizes that the weights do not have must not take memory. A class of the user's may compute buffers.
+        with torch.device("cpu" if encoder_class else "meta"), _named(path):
+            model = build_model(config, encoder_class).float()  # whatever torch's default type
         state_dict = weights(mapping(checkpoint, "state_dict"), model)
-        model = model.to_empty(device="cpu")
+        model = model if encoder_class else model.to_empty(device="cpu")
         model.load_state_dict(state_dict)
     return model.eval(), features, tokenizer

@@ -19,6 +19,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from prnn._fields import field_docs, from_plain, option, shown
+from prnn._suggestion import suggestion
 from prnn.transducer import TransducerConfig
 
 from .augment import Augmentation
@@ -78,6 +79,7 @@ _MODEL_DEFAULTS: dict[str, object] = {
 _SHORT = {
     "accelerator": "--device",
     "model.encoder_cell": "--cell",
+    "model.encoder_class": "--encoder-class",
     "model.encoder_layers": "--layers",
     "model.encoder_hidden": "--hidden",
     "model.frame_stack": "--frame-stack",
@@ -172,6 +174,8 @@ class _Parser(ArgumentParser):
             hint = next(vars(action)["_typehint"] for action in self._actions if action.dest == found[1])
             value = f"is {shown(found[2], str)}; it " if found[2] else ""
             reason = f"{found[1]} {value}must be {_accepted(hint)}"
+        else:
+            reason += suggestion(reason, self._option_string_actions)
         place = f"{self._file}: " if self._file is not None else ""
         sys.stderr.write(f"usage: {self.usage}\nprnn train: error: {place}{reason}\n")
         raise SystemExit(2)
@@ -197,7 +201,7 @@ def train_parser() -> ArgumentParser:
         default=argparse.SUPPRESS,
         help="begin anew where the output folder holds a training",
     )
-    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress bar")
+    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress line")
     for section, names in SECTIONS.items():
         _add(parser.add_argument_group(section), TrainingOptions, "", names, {})
     for name, cls in NESTED.items():
@@ -219,7 +223,19 @@ def _begin_with(parser: ArgumentParser, checkpoint: Path) -> None:
     from .initial import options_of
 
     for prefix, values in zip(("model", "features"), options_of(checkpoint), strict=True):
-        parser.set_defaults({f"{prefix}.{name}": value for name, value in values.items() if name not in DERIVED})
+        kept = {name: value for name, value in values.items() if name not in (*DERIVED, "encoder_class")}
+        parser.set_defaults({f"{prefix}.{name}": value for name, value in kept.items()})
+
+
+def _require_class_of_command_line(arguments: Sequence[str], encoder_class: object) -> None:
+    """Raises ValueError unless the command line itself has this class, if any: a file must not choose code to run."""
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--encoder-class", "--model.encoder_class", dest="given")
+    if encoder_class not in (None, flags.parse_known_args(list(arguments))[0].given):
+        raise ValueError(
+            f"model.encoder_class is {shown(encoder_class)} in a configuration file; a class is imported only if the "
+            "command line has it: --encoder-class"
+        )
 
 
 def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
@@ -238,6 +254,7 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
         restart, progress = values.pop("restart", False), not values.pop("no_progress", False)
         model = values["model"]
         if isinstance(model, dict):
+            _require_class_of_command_line(arguments, model.get("encoder_class"))
             model["predictor_embedding"] = model.get("predictor_embedding") or model.get("predictor_hidden")
         return from_plain(TrainingOptions, values, "training"), restart, progress
     # ValueError: options that do not go together, a file that is not UTF-8

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import soxr
 import torch
 from lhotse import CutSet
 from lhotse.cut import Cut, MixedCut
@@ -31,7 +30,7 @@ from .cut_files import read_by_libsndfile, require_files
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import fewest_samples, frame_count
-from .features import FeatureConfig, check_samples, compute_features
+from .features import FeatureConfig, check_samples, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .selection import Selection
@@ -243,8 +242,8 @@ def _whole(cut: Cut, path: Path, field: str) -> Cut:
     return cut
 
 
-def load_samples(cut: Cut, path: Path, rate: int) -> np.ndarray:
-    """A cut's samples at a rate, float32 (S,), the mean of its channels. path: of its manifest, for messages."""
+def read_cut(cut: Cut, path: Path) -> tuple[np.ndarray, int]:
+    """A cut's samples, float32 (S,), the mean of its channels, and their rate. path: of its manifest, for messages."""
     cut = _whole(cut, path, "recording")
     with read_by_libsndfile():
         samples = cut.load_audio()
@@ -252,8 +251,12 @@ def load_samples(cut: Cut, path: Path, rate: int) -> np.ndarray:
         raise ValueError("it has no recording")
     samples = np.ascontiguousarray(samples.mean(axis=0), dtype=np.float32)
     check_samples(samples)
-    own_rate = recording_rate(cut)
-    return samples if own_rate == rate else soxr.resample(samples, own_rate, rate)
+    return samples, recording_rate(cut)
+
+
+def load_samples(cut: Cut, path: Path, rate: int) -> np.ndarray:
+    """The same samples at another rate."""
+    return resampled(*read_cut(cut, path), rate)
 
 
 def recording_rate(cut: Cut) -> int:
@@ -335,6 +338,10 @@ class CutDataset:
     def loaded(self, cut: Cut, audio: bool) -> Tensor:
         """What `load_cut` returns."""
         return load_cut(cut, self.path, self.config, audio)
+
+    def read(self, cut: Cut) -> tuple[np.ndarray, int]:
+        """What `read_cut` returns."""
+        return read_cut(cut, self.path)
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
         """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from prnn.transducer import Transducer, TransducerConfig
 
-from .checkpoint import load_recogniser_parts
+from .checkpoint import damage_reported, load_recogniser_parts, parts, read_checkpoint
 from .errors import InputError
 from .features import FeatureConfig
 from .tokenizer import Tokenizer
@@ -25,11 +25,12 @@ def options_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of a checkpoint's model and of its features.
 
     Raises:
-        InputError: as `load_recogniser_parts`.
+        InputError: as `read_checkpoint`, or what the checkpoint says does not fit together.
     """
-    model, features, _ = load_recogniser_parts(path)
-    assert model.config is not None
-    return model.config.to_dict(), asdict(features)
+    checkpoint = read_checkpoint(path)
+    with damage_reported(path):
+        config, features, _ = parts(checkpoint)
+    return config.to_dict(), asdict(features)
 
 
 def _differing(new: dict[str, Any], old: dict[str, Any]) -> str:
@@ -43,7 +44,9 @@ def _labels(config: TransducerConfig, tokenizer: Tokenizer) -> list[object]:
     return [*tokenizer.symbols, *(config.durations if config.loss == "tdt" else ())]
 
 
-def begin_from(path: Path, model: Transducer, features: FeatureConfig, tokenizer: Tokenizer) -> str:
+def begin_from(
+    path: Path, model: Transducer, features: FeatureConfig, tokenizer: Tokenizer, encoder_class: str | None = None
+) -> str:
     """Gives a model the weights of a checkpoint: all of the encoder, with the features' mean and standard deviation; of
     predictor, joiner and CTC layer, the rows of symbols that both have and all that does not go by symbols. Rows of
     other symbols stay as they are, and so do a CTC layer and a simple joiner that the checkpoint does not have.
@@ -53,6 +56,7 @@ def begin_from(path: Path, model: Transducer, features: FeatureConfig, tokenizer
         model: new, with a config.
         features: of the model.
         tokenizer: of the model.
+        encoder_class: as for `build_model`.
 
     Returns:
         A sentence on what was taken.
@@ -60,7 +64,7 @@ def begin_from(path: Path, model: Transducer, features: FeatureConfig, tokenizer
     Raises:
         InputError: as `load_recogniser_parts`; or the checkpoint's features or the shapes of its weights are others.
     """
-    other, other_features, other_tokenizer = load_recogniser_parts(path)
+    other, other_features, other_tokenizer = load_recogniser_parts(path, encoder_class)
     assert model.config is not None
     assert other.config is not None
     if features != other_features:

@@ -60,8 +60,9 @@ class TrainingOptions:
         valid_every: epochs between validations; the end of the training is validated, too.
         log_every: steps between the entries of the log.
         pictures: validation utterances whose audio and alignment the log has, for each validation.
-        workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
-        cache_gb: memory for cached features, in GB.
+        workers: processes that prepare batches; 0 prepares them in the training process.
+        cache_gb: memory, in GB, for utterances of a *.jsonl manifest that have been read: their features, or their
+            samples where these are changed or go to the device. A process that trains shares it with its workers.
         features_on: where features are computed: by the processes that prepare batches ("workers"), or by the device
             that trains ("device").
         model: options of ``TransducerConfig`` other than vocab_size and feature_dim.

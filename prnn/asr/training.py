@@ -18,8 +18,6 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import Tensor
 
-from prnn.transducer import Encoder, Transducer
-
 from .averaging import MovingAverage, mean_of_checkpoints
 from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
@@ -28,7 +26,9 @@ from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
 from .initial import begin_from
 from .loader import Ahead
+from .notes import same_data_note, spelling_note
 from .options import TrainingOptions
+from .own_encoder import build_model
 from .pace import Pace, ProgressBar
 from .parallel import (
     DataParallel,
@@ -75,7 +75,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     Args:
         options: see there.
         restart: begins anew where ``options.output`` holds a training already.
-        progress: shows a progress bar.
+        progress: says on the standard error how far it has come and when it will end (`ProgressBar`).
 
     Returns:
         The checkpoint of the best model (`Checkpoints`), for ``prnn transcribe``.
@@ -84,7 +84,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         InputError: a manifest or recording cannot be used; the output folder holds a training with other options,
             or one that is running; a gradient, a weight or the validation loss is not a number any more.
         OSError: the output cannot be written; the checkpoints there stay as they are.
-        KeyboardInterrupt: interrupted; the same options go on from the last checkpoint.
+        KeyboardInterrupt: interrupted; the same options go on from the last checkpoint, which is of the last step where
+            one process trains.
     """
     _quiet()
     if options.accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
@@ -114,14 +115,16 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         try:
             _fit(options, data, process, launcher, progress)
         except SystemExit as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
-                signal.signal(signal.SIGINT, on_interrupt)
+            if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             raise
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 raise OSError(error.errno, error.strerror, str(options.output)) from error
             raise
+        finally:
+            if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning ignores it after an interrupt
+                signal.signal(signal.SIGINT, on_interrupt)
     return best_checkpoint(options.output)
 
 
@@ -135,9 +138,9 @@ def _fit(
     say = print if process == 0 else (lambda *_: None)
     lightning.seed_everything(options.seed, verbose=False)
     loader = data.loader
-    model = Transducer.from_config(options.transducer(len(data.tokenizer), options.features.num_mel_bins))
+    encoder_class = options.model.get("encoder_class")
+    model = build_model(options.transducer(len(data.tokenizer), options.features.num_mel_bins), encoder_class)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert isinstance(model.encoder, Encoder)
     task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches, data.validates)
     last = last_checkpoint(options.output)
     resumed = last if last.is_file() else None
@@ -165,15 +168,16 @@ def _fit(
         f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
         f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
-    for note in data.notes:
-        say(note)
+    for note in (*data.notes, spelling_note(options.manifest, data.tokenizer), same_data_note(options)):
+        if note:
+            say(note)
     if data.unknown:
         say(data.report(options.valid))
     if resumed:
         say(f"going on from {resumed}")
         data.train.mean = state["encoder.feature_mean"]
     elif options.init is not None:
-        say(begin_from(options.init, model, options.features, data.tokenizer))
+        say(begin_from(options.init, model, options.features, data.tokenizer, encoder_class))
         data.train.mean = model.encoder.feature_mean.clone()
     else:
         say("mean and standard deviation of the features ...")
@@ -188,13 +192,14 @@ def _fit(
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average, data.words)
     ahead = Ahead(loader, task.prepared, lambda: task.device)
-    callbacks: list[Callback] = [Terminated(launcher), Pace(ahead, options.log_every)]
+    callbacks: list[Callback] = [Terminated(launcher, checkpoints.save_then), Pace(ahead, options.log_every)]
     if options.pictures and process == 0:
         from .pictures import Pictures  # and with it matplotlib
 
         callbacks.append(Pictures(data.shown(options.pictures)))
     callbacks += [callback for callback in (average, checkpoints) if callback is not None]
-    if progress:
+    shows = progress and process == 0
+    if shows:
         callbacks.append(ProgressBar())
     exchanged = torch.bfloat16 if options.precision.startswith("bf16") else None
     passes = -(-task.total_batches // loader.pass_batches)
@@ -214,7 +219,7 @@ def _fit(
         plugins=[AtomicCheckpoints()],
         logger=TensorBoardLogger(options.output, name="", version="tensorboard"),
         enable_checkpointing=False,
-        enable_progress_bar=progress,
+        enable_progress_bar=shows,
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
@@ -244,7 +249,7 @@ def _mean_of(path: Path) -> list[int]:
 def _average(trainer: lightning.Trainer, task: TransducerTask, checkpoints: Checkpoints, data: TrainingData) -> None:
     """Saves the mean of the models that were kept, and validates it."""
     paths, task.mean_of = checkpoints.kept(), checkpoints.kept_steps()
-    task.model.load_state_dict(mean_of_checkpoints(paths))
+    task.model.load_state_dict(mean_of_checkpoints(paths, task.options.model.get("encoder_class")))
     path = averaged_checkpoint(task.options.output)
     # Callbacks and log of the training would take it for one of its models.
     trainer.callbacks, trainer.loggers = [], []  # type: ignore[attr-defined]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prnn._fields import Within, number_parser
+from prnn._search import MAX_SYMBOLS
 from prnn.asr.errors import InputError
-from prnn.transducer.streaming import MAX_SYMBOLS
 
 if TYPE_CHECKING:
     from prnn.asr import Recogniser
@@ -63,6 +63,12 @@ def add_accelerator(parser: argparse.ArgumentParser, what: str) -> None:
         default="auto",
         help=f"{what}: auto is a GPU if there is one (%(default)s); --device is another name of this option",
     )
+
+
+def add_encoder_class(parser: argparse.ArgumentParser) -> None:
+    """Adds ``encoder_class``."""
+    help_ = "imports this class for a checkpoint whose encoder is not prnn's own"
+    parser.add_argument("--encoder-class", metavar="MODULE:CLASS", help=help_)
 
 
 def torch_device(accelerator: str) -> str:

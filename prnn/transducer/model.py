@@ -21,13 +21,14 @@ from prnn.transducer.checks import (
     require_searchable,
 )
 from prnn.transducer.config import LOSSES, TransducerConfig
-from prnn.transducer.encoder import Encoder, StreamingEncoder
+from prnn.transducer.encoder import Encoder
 from prnn.transducer.greedy import greedy_search
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists, found_hypotheses
 from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.loss import SimpleJoiner, duration_loss, joiner_loss
 from prnn.transducer.predictor import Predictor, build_predictor
+from prnn.transducer.stacking import StreamingEncoder
 from prnn.transducer.streaming import (
     MAX_SYMBOLS,
     SearchOptions,
@@ -142,9 +143,20 @@ class Transducer(nn.Module):
         )
 
     @classmethod
-    def from_config(cls, config: TransducerConfig) -> Transducer:
-        """The model that a config describes, with random weights; `model.config` is that config."""
-        encoder = Encoder.from_config(config)
+    def from_config(cls, config: TransducerConfig, encoder: StreamingEncoder | None = None) -> Transducer:
+        """The model that a config describes, with random weights; `model.config` is that config.
+
+        Args:
+            config: of the model.
+            encoder: where config.encoder_class names one that is not prnn's, what that class made of the config.
+
+        Raises:
+            ValueError: the config names such a class, and no encoder is given, or the other way round.
+        """
+        if (encoder is None) != (config.encoder_class is None):
+            given = "no encoder is given" if encoder is None else "an encoder is given"
+            raise ValueError(f"encoder_class is {config.encoder_class}, but {given}")
+        encoder = Encoder.from_config(config) if encoder is None else encoder
         predictor = build_predictor(config)
         joiner = Joiner(
             encoder.output_dim,

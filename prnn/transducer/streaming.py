@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from prnn._search import MAX_SYMBOLS as MAX_SYMBOLS
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
 from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.checks import require_at_least, require_choice
-from prnn.transducer.encoder import EncoderState
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import (
     Decoder,
@@ -30,10 +30,9 @@ from prnn.transducer.hypothesis import (
     without_first,
 )
 from prnn.transducer.resident import GreedyState
+from prnn.transducer.stacking import EncoderState
 
 SEARCHES = ("greedy", "modified", "standard")
-# Symbols in an encoder frame, of every search unless told otherwise: fast speech spells a short word in 40 ms.
-MAX_SYMBOLS = 8
 
 
 class SearchOptions(NamedTuple):
