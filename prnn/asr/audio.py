@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -74,6 +75,18 @@ def _is_chained(path: Path) -> bool:
     return any(serial not in first for _, serial in list(_ogg_pages(tail))[-1:])
 
 
+def _cure(path: Path) -> str:
+    """What makes a recording of a file of MP4 (m4a, mp4), Matroska (webm), ADTS (aac), ASF (wma) or AMR; else empty."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(12)
+    except OSError:
+        return ""
+    if head[4:8] != b"ftyp" and not head.startswith((b"\x1aE\xdf\xa3", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u", b"#!AMR")):
+        return ""
+    return f"; make one of it: ffmpeg -i {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.flac')))}"
+
+
 def _open(path: Path) -> soundfile.SoundFile:
     try:
         if not path.exists():
@@ -88,7 +101,9 @@ def _open(path: Path) -> soundfile.SoundFile:
             file = _Mp3(path)
     # TypeError: a suffix that means headerless samples. UnicodeError: a name that is no text.
     except (soundfile.SoundFileError, TypeError, OSError, UnicodeError) as error:
-        raise InputError(f"{path}: not a recording that libsndfile can read ({_one_line(error)})") from error
+        raise InputError(
+            f"{path}: not a recording that libsndfile can read ({_one_line(error)}){_cure(path)}"
+        ) from error
     problem = ""
     if file.frames == 0:
         problem = "the recording has no samples"

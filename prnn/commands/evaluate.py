@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from pathlib import Path
 
 from prnn.commands.failure import reported
@@ -19,6 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("manifest", type=Path, help="manifest, as for prnn train: JSON lines, Lhotse's cuts or Shar")
+    add("--json", action="store_true", help="print the error rates as JSON, as fractions of 1")
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
     add_search(parser)
@@ -49,10 +52,14 @@ def run(arguments: argparse.Namespace) -> None:
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
         result = evaluate(recogniser, utterances, **search, features=features)
         wer, cer = result.rates
-        print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
+        if arguments.json:
+            print(json.dumps({"utterances": len(utterances), "wer": wer, "cer": cer}))
+        else:
+            print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
         if unknown:
-            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
+            notes = sys.stderr if arguments.json else sys.stdout
+            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}", file=notes)
         if arguments.output:
             lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
             with written(arguments.output) as file:

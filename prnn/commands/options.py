@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prnn._fields import Within, number_parser
+from prnn._search import MAX_SYMBOLS
 from prnn.asr.errors import InputError
-from prnn.transducer.streaming import MAX_SYMBOLS
 
 if TYPE_CHECKING:
     from prnn.asr import Recogniser
