@@ -36,9 +36,9 @@ def _rate(errors: int, size: int) -> float:
 
 
 def has_words(texts: Sequence[str]) -> bool:
-    """Whether most of the texts have a space. Those of languages that do not write words apart (Chinese, Japanese,
+    """Whether most texts that are not empty have a space. Those of languages that do not write words apart (Chinese, Japanese,
     Thai) have none, or few between phrases: what stands between spaces there is no word, and WER says little."""
-    return 2 * sum(" " in text for text in texts) >= len(texts)
+    return 2 * sum(" " in text for text in texts) >= sum(map(bool, texts))
 
 
 def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:

@@ -32,6 +32,8 @@ class TrainingOptions:
         init: a checkpoint with whose weights the training begins: all of its encoder, with the features' mean and
             standard deviation, and of the rest what belongs to symbols that are the same. Options of the model and of
             the features that are not given are those of the checkpoint. null begins with random weights.
+        channel: of recordings with several channels the one to read, from 0 on, where the manifest does not say it;
+            null is the mean of all.
         epochs: passes over the training manifest.
         steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
         batch_size: most utterances in a batch.
@@ -60,8 +62,9 @@ class TrainingOptions:
         valid_every: epochs between validations; the end of the training is validated, too.
         log_every: steps between the entries of the log.
         pictures: validation utterances whose audio and alignment the log has, for each validation.
-        workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
-        cache_gb: memory for cached features, in GB.
+        workers: processes that prepare batches; 0 prepares them in the training process.
+        cache_gb: memory, in GB, for utterances of a *.jsonl manifest that have been read: their features, or their
+            samples where these are changed or go to the device. A process that trains shares it with its workers.
         features_on: where features are computed: by the processes that prepare batches ("workers"), or by the device
             that trains ("device").
         model: options of ``TransducerConfig`` other than vocab_size and feature_dim.
@@ -78,6 +81,7 @@ class TrainingOptions:
     also: tuple[str, ...] = ()
     tokenizer: Path | None = None
     init: Path | None = None
+    channel: Annotated[int | None, Within(0, 31)] = None
     epochs: _Count = 40
     steps: Annotated[int | None, Within(1, 10**9)] = None
     batch_size: _Count = 16
