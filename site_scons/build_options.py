@@ -32,6 +32,7 @@ def declare_options(arguments: dict[str, str]) -> Variables:
         PathVariable("libdir", "folder of libraries, in the prefix or anywhere", "lib", _folder),
         PathVariable("destdir", "what the paths of `scons install` begin with", "", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),
+        PathVariable("glibc_stubs", "folder of an older glibc's, to link with", "", PathVariable.PathAccept),
         EnumVariable("verbose", "print whole commands, not a line a file", "off", ["on", "off"]),
         PathVariable("cache", "folder of objects shared between checkouts; empty: none", "", PathVariable.PathAccept),
     )

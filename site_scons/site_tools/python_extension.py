@@ -1,14 +1,14 @@
-"""SCons tool for the Python extension: PythonExtension(target, sources, library, built_for, pythons).
+"""SCons tool for the Python extension: PythonExtension(target, sources, library, built_for, pythons, objects).
 
 It is compiled for each of the Pythons, which are named by their executables, and finds the library in lib/ beside
 itself. Its sources are compiled as one file: pybind11's headers take longer than all that is bound. `built_for` is what
-prnn._C.BUILT_FOR says.
+prnn._C.BUILT_FOR says. `objects` are linked in, too.
 """
 
 from python_builds import python_build
 
 
-def python_extension(env, target, sources, library, built_for, pythons):
+def python_extension(env, target, sources, library, built_for, pythons, objects):
     import pybind11
 
     build = str(target).rpartition("/")[0]
@@ -25,8 +25,10 @@ def python_extension(env, target, sources, library, built_for, pythons):
         includes = dict.fromkeys([*python.includes, pybind11.get_include()])
         flags = env["CXXFLAGS"] + [f"-isystem{path}" for path in includes]
         name = f"{build}/python/{python.suffix.split('.')[1]}"
-        compiled = env.SharedObject(name, whole, CXXFLAGS=flags)
-        extensions += env.SharedLibrary(target, compiled, LIBS=[library[0]], SHLIBPREFIX="", SHLIBSUFFIX=python.suffix)
+        compiled = env.SharedObject(name, whole, CXXFLAGS=flags) + objects
+        extensions += env.SharedLibrary(
+            target, compiled, LIBS=[library[0], *env.get("LIBS", [])], SHLIBPREFIX="", SHLIBSUFFIX=python.suffix
+        )
     return extensions
 
 
