@@ -63,6 +63,7 @@ struct Block {
   std::map<std::pair<int, size_t>, int64_t> statics;
   std::unordered_map<uint32_t, Mbarrier> mbarriers;
   Barrier barriers[20];  // 16 of the kernel, and those of its warpgroups' products
+  bool any[4] = {};      // of __syncthreads_or()
 };
 struct Warp {
   uint64_t values[2][32][4];  // of even and odd exchanges

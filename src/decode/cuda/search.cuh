@@ -1,0 +1,684 @@
+// The resident greedy search: groups of blocks that each hold a whole predictor and joiner search their utterances,
+// several at once, in rounds. A round advances the predictor of the utterances that have emitted a symbol, scores a
+// window of frames of each, and takes what it found. docs/decoder_kernel.md has the order of exchanges and why each
+// array may be written again when it is.
+#pragma once
+
+#include <cmath>
+
+#include "decode/cuda/exchange.cuh"
+#include "decode/cuda/product.cuh"
+#include "rnn/cuda/common/cell.cuh"
+
+namespace prnn::decode_cuda {
+
+// What the predictor of a slot's utterance does in a round: nothing; reads the blank from a zero state; takes the state
+// of a stream; reads the symbol that was emitted.
+enum class Step : int { kNone, kBegin, kResume, kAdvance };
+
+// An utterance that is being searched. Every block of a group has the same ones and comes to the same decisions.
+struct Slot {
+  int utterance;  // -1: none
+  int stream;     // its state's slot in the pool
+  int frame, length;
+  int in_frame;  // symbols emitted at this frame
+  int count;     // symbols emitted
+  Step step;
+  int symbol;  // the last one
+  int node;    // of the bias
+  int closes;  // it has no frames left, and its state is written in this round
+  int has_changed;  // its predictor's state
+  int context[PRNN_MAX_PREDICTOR_CONTEXT];
+  double score;
+};
+static_assert(sizeof(Slot) <= kSlotBytes);
+
+// What a frame of an utterance says.
+struct Column {
+  int symbol;  // -1: a blank
+  int duration;
+  float log_prob, confidence, duration_log_prob, gain;
+};
+static_assert(sizeof(Column) <= kColumnBytes);
+
+constexpr float kNever = -INFINITY;
+
+__device__ __forceinline__ float add_logs(float a, float b) {
+  const float larger = fmaxf(a, b);
+  if (larger == kNever) return a + b;  // NaN stays NaN
+  return larger + logf(expf(a - larger) + expf(b - larger));
+}
+
+// The log of a sum of exponentials, one after the other. NaN once a value is NaN or +infinity.
+struct LogSum {
+  float largest = kNever, sum = 0;
+
+  __device__ __forceinline__ void add(float value) {
+    if (value == kNever) return;
+    const float before = largest;
+    largest = fmaxf(largest, value);
+    sum = (before == kNever ? sum : sum * expf(before - largest)) + expf(value - largest);
+  }
+  // Over the lanes of a warp.
+  __device__ __forceinline__ float of_warp() const {
+    float all = largest;
+#pragma unroll
+    for (int bits = 16; bits > 0; bits /= 2) all = fmaxf(all, __shfl_xor_sync(kWholeWarp, all, bits));
+    float total = largest == kNever ? sum : sum * expf(largest - all);
+#pragma unroll
+    for (int bits = 16; bits > 0; bits /= 2) total += __shfl_xor_sync(kWholeWarp, total, bits);
+    return all + logf(total);
+  }
+};
+
+// The candidate with the highest value, of equal ones that with the lowest place.
+struct Best {
+  float value = kNever, logit = kNever;
+  int place = 0x7FFFFFFF;
+
+  __device__ __forceinline__ void take(float other, float other_logit, int other_place) {
+    if (other > value || (other == value && other_place < place)) {
+      value = other, logit = other_logit, place = other_place;
+    }
+  }
+  __device__ __forceinline__ void take_over_warp() {
+#pragma unroll
+    for (int bits = 16; bits > 0; bits /= 2) {
+      const float other = __shfl_xor_sync(kWholeWarp, value, bits);
+      const float other_logit = __shfl_xor_sync(kWholeWarp, logit, bits);
+      take(other, other_logit, __shfl_xor_sync(kWholeWarp, place, bits));
+    }
+  }
+};
+
+template <class T, int COLUMN_TILES>
+struct Search {
+  static constexpr Digits kDigits = digits_of<T>();
+  static constexpr int kPerWord = Element<T>::kPerWord;
+  static constexpr int kColumns = COLUMN_TILES * kTileColumns;
+  static constexpr int kResultsStride = kColumns + 1;  // of the output layer's, odd against bank conflicts
+  static constexpr int kGatesStride = kTileColumns + 1;
+
+  struct alignas(4 * sizeof(T)) Gates {
+    T of[4];
+  };
+
+  const SearchParams& p;
+  char* const memory;
+  const int group, block, warp, lane;
+  BlockTiles tiles[kMatrices];
+  Slot* slots;
+  Column* columns;
+  int next_utterance;  // of the first thread
+  uint32_t round = 0;
+  bool timed_out = false;
+
+  __device__ __forceinline__ Search(const SearchParams& params, char* shared)
+      : p(params),
+        memory(shared),
+        group(blockIdx.x / params.blocks),
+        block(blockIdx.x % params.blocks),
+        warp(threadIdx.x / 32),
+        lane(threadIdx.x % 32),
+        slots(reinterpret_cast<Slot*>(shared + params.shared.slots)),
+        columns(reinterpret_cast<Column*>(shared + params.shared.columns)),
+        next_utterance(group) {}
+
+  __device__ __forceinline__ float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
+  __device__ __forceinline__ float4* sums() const { return reinterpret_cast<float4*>(memory + p.shared.sums); }
+  __device__ __forceinline__ bool is_recurrent() const { return p.layers > 0; }
+  __device__ __forceinline__ int top() const { return p.layers > 1 ? 1 : 0; }
+  __device__ __forceinline__ int words(int elements) const { return elements / kPerWord; }
+  // Whose arrays of results this block writes.
+  __device__ __forceinline__ bool writes(int slot) const { return block == slot % p.blocks; }
+  __device__ __forceinline__ bool advances(int s) const {
+    return slots[s].step == Step::kBegin || slots[s].step == Step::kAdvance;
+  }
+
+  // ---- before the first round ----
+
+  __device__ __forceinline__ void load_weights() {
+    const uint4* shared = reinterpret_cast<const uint4*>(memory + p.shared.weights);
+    int room = p.weight_bytes / static_cast<int>(sizeof(uint4));
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) {
+      BlockTiles& own = tiles[m];
+      const int vecs = p.tiles[m].k_tiles * kTileVecs;
+      own.share = share_of(p.tiles[m], p.blocks, block);
+      own.k_tiles = p.tiles[m].k_tiles;
+      own.resident = min(own.share.count, room / vecs);
+      own.shared = shared;
+      own.global = p.prepared.fragments[m] + static_cast<int64_t>(own.share.first) * vecs;
+      for (int i = threadIdx.x; i < own.resident * vecs; i += kThreads) const_cast<uint4*>(shared)[i] = own.global[i];
+      shared += own.resident * vecs;
+      room -= own.resident * vecs;
+    }
+  }
+
+  __device__ __forceinline__ void begin() {
+    // Columns beyond the sizes of the layers stay zero, and what is multiplied without being used is a number.
+    for (int i = p.shared.activations + 4 * threadIdx.x; i < p.shared.sums; i += 4 * kThreads)
+      *reinterpret_cast<uint32_t*>(memory + i) = 0;
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const int units = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share.count * kTileUnits;
+      for (int i = threadIdx.x; i < units * kSlots; i += kThreads) floats(p.shared.cells[layer])[i] = 0;
+    }
+    const Share output = tiles[kOutput].share;
+    for (int i = threadIdx.x; i < output.count * kTileRows; i += kThreads)
+      floats(p.shared.output_bias)[i] = p.prepared.output_bias[output.first * kTileRows + i];
+    if (threadIdx.x < kSlots) {
+      slots[threadIdx.x] = {};
+      slots[threadIdx.x].utterance = -1;
+    }
+    __syncthreads();
+  }
+
+  // ---- utterances ----
+
+  // By the first thread: free slots take the next utterances of the group.
+  __device__ __forceinline__ void take_utterances() {
+    for (int s = 0; s < p.slots; ++s) {
+      Slot& slot = slots[s];
+      if (slot.utterance >= 0 || next_utterance >= p.options.batch) continue;
+      const int n = next_utterance;
+      next_utterance += p.sizes.replicas;
+      const int frames = static_cast<int>(p.options.maxFrames);
+      Slot taken = {};
+      taken.utterance = n;
+      taken.stream = p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n;
+      taken.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
+      const int ahead = p.has_state ? p.state.ahead[taken.stream] : -1;
+      const bool has_begun = ahead >= 0;
+      taken.frame = has_begun ? ahead : 0;
+      taken.closes = taken.frame >= taken.length;
+      taken.step = has_begun ? (taken.closes ? Step::kNone : Step::kResume) : Step::kBegin;
+      taken.has_changed = !has_begun;
+      taken.symbol = static_cast<int>(p.model.blank);
+      if (has_begun && p.bias.nodes > 0) taken.node = p.state.node[taken.stream];
+      if (!is_recurrent()) {
+        for (int i = 0; i < p.model.context; ++i)
+          taken.context[i] = has_begun ? p.state.context[taken.stream * p.model.context + i] : taken.symbol;
+      }
+      slot = taken;
+    }
+  }
+
+  __device__ __forceinline__ bool has_utterances() const {
+    for (int s = 0; s < p.slots; ++s) {
+      if (slots[s].utterance >= 0) return true;
+    }
+    return false;
+  }
+
+  __device__ __forceinline__ bool any_steps() const {
+    for (int s = 0; s < p.slots; ++s) {
+      if (slots[s].step != Step::kNone) return true;
+    }
+    return false;
+  }
+
+  __device__ __forceinline__ bool is_live(int s) const { return slots[s].utterance >= 0 && !slots[s].closes; }
+
+  // Of an utterance that ends: its state, each block's own units of it.
+  __device__ __forceinline__ void write_states() {
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
+      for (int i = threadIdx.x; i < own.count * kTileUnits * p.slots; i += kThreads) {
+        const int s = i % p.slots, own_unit = i / p.slots, unit = own.first * kTileUnits + own_unit;
+        if (!slots[s].closes || !slots[s].has_changed || unit >= p.model.hiddenSize) continue;
+        const int64_t at = (static_cast<int64_t>(slots[s].stream) * p.layers + layer) * p.model.hiddenSize + unit;
+        static_cast<T*>(p.state.h)[at] = reinterpret_cast<const T*>(state_row(layer, s))[unit];
+        if (p.model.predictor == PRNN_PREDICTOR_LSTM)
+          static_cast<float*>(p.state.c)[at] = floats(p.shared.cells[layer])[own_unit * kSlots + s];
+      }
+    }
+  }
+
+  // The rest of it, and what was found; by one thread.
+  __device__ __forceinline__ void write_end(const Slot& slot) const {
+    p.outputs.counts[slot.utterance] = slot.count;
+    if (p.outputs.scores != nullptr) p.outputs.scores[slot.utterance] = slot.score;
+    if (!p.has_state) return;
+    p.state.ahead[slot.stream] = max(0, slot.frame - slot.length);
+    if (p.bias.nodes > 0) p.state.node[slot.stream] = slot.node;
+    if (!is_recurrent()) {
+      for (int i = 0; i < p.model.context; ++i)
+        p.state.context[slot.stream * p.model.context + i] = slot.context[i];
+    }
+  }
+
+  // ---- the predictor ----
+
+  __device__ __forceinline__ char* state_row(int layer, int s) const {
+    return memory + p.shared.states[layer] + s * p.state_stride;
+  }
+
+  // Units of a layer that this block has, of the utterances whose predictors read a symbol. The upper layer's input
+  // products are in `results`.
+  template <prnnRNNMode_t MODE>
+  __device__ __forceinline__ void step_cells(int layer) {
+    const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
+    const float* const recurrent = floats(p.shared.recurrent[layer]);
+    const float* const inputs = floats(p.shared.results);
+    float* const cells = floats(p.shared.cells[layer]);
+    TaggedWord* const published = p.states[layer] + static_cast<int64_t>(group) * p.slots * words(p.units);
+    for (int i = threadIdx.x; i < own.count * kTileUnits * kSlots; i += kThreads) {  // whole warps
+      const int own_unit = i / kSlots, s = i % kSlots, unit = own.first * kTileUnits + own_unit;
+      const bool steps = s < p.slots && advances(s);
+      float h = 0;
+      if (steps && unit < p.model.hiddenSize) {
+        const bool begins = slots[s].step == Step::kBegin;
+        const Gates of_symbol =
+            static_cast<const Gates*>(p.prepared.table)[static_cast<int64_t>(slots[s].symbol) * p.units + unit];
+        float gate[4];
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          const int row = own_unit * 4 + g;
+          const float input = layer == 0 ? Element<T>::to_float(of_symbol.of[g])
+                                         : inputs[row * kGatesStride + s] + p.prepared.upper_bias[unit * 4 + g];
+          const float sum = input + (begins ? 0 : recurrent[row * kGatesStride + s]);
+          gate[g] = Cell<MODE>::template activate<kDigits>(sum, g, 0);
+        }
+        float before = 0;
+        if (!begins) {
+          before = Cell<MODE>::kHasCellState ? cells[i]
+                                             : Element<T>::to_float(reinterpret_cast<const T*>(state_row(layer, s))[unit]);
+        }
+        const UnitForward result = Cell<MODE>::template forward<kDigits>(gate, before);
+        if (Cell<MODE>::kHasCellState) cells[i] = result.carried;
+        h = result.h;
+      }
+      publish_elements(published, words(p.units), s, unit, h, steps);
+    }
+  }
+
+  // Elements of a slot's row, of which lane + kSlots has the next one.
+  __device__ __forceinline__ void publish_elements(TaggedWord* rows, int row_words, int s, int element, float value,
+                                                   bool valid) const {
+    const float next = kPerWord == 2 ? __shfl_down_sync(kWholeWarp, value, kSlots) : 0;
+    publish_tagged(valid && element % kPerWord == 0, rows + s * row_words + element / kPerWord,
+                   Element<T>::pack(value, next), round);
+  }
+
+  // Waits for the rows of these slots into shared memory. False: give up.
+  template <class Wanted>
+  __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, int row_words, char* to, int stride,
+                                              const Wanted& is_wanted) {
+    const int pieces = row_words / 2;
+    gather(
+        p.slots * pieces,
+        [&](int i) -> const void* { return is_wanted(i / pieces) ? rows + 2 * static_cast<int64_t>(i) : nullptr; },
+        [](const void* from) { return load_tagged(from); },
+        [&](const TwoLongs& v) {
+          return static_cast<uint32_t>(v.first >> 32) == round && static_cast<uint32_t>(v.second >> 32) == round;
+        },
+        [&](int i, const TwoLongs& v) {
+          *reinterpret_cast<uint2*>(to + i / pieces * stride + i % pieces * 8) = {static_cast<uint32_t>(v.first),
+                                                                                  static_cast<uint32_t>(v.second)};
+        },
+        p.timed_out, timed_out);
+    return __syncthreads_or(timed_out) == 0;
+  }
+
+  __device__ __forceinline__ bool step_layer(int layer) {
+    if (p.model.predictor == PRNN_PREDICTOR_LSTM) {
+      step_cells<PRNN_LSTM>(layer);
+    } else {
+      step_cells<PRNN_GRU>(layer);
+    }
+    const int row_words = words(p.units);
+    return gather_rows(p.states[layer] + static_cast<int64_t>(group) * p.slots * row_words, row_words,
+                       memory + p.shared.states[layer], p.state_stride, [&](int s) { return advances(s); });
+  }
+
+  // States of streams that go on: h of all units, c of the own ones.
+  __device__ __forceinline__ void resume_states() {
+    const int hidden = static_cast<int>(p.model.hiddenSize);
+    for (int s = 0; s < p.slots; ++s) {
+      if (slots[s].step != Step::kResume) continue;
+      for (int layer = 0; layer < p.layers; ++layer) {
+        const int64_t row = (static_cast<int64_t>(slots[s].stream) * p.layers + layer) * hidden;
+        for (int i = threadIdx.x; i < hidden; i += kThreads)
+          reinterpret_cast<T*>(state_row(layer, s))[i] = static_cast<const T*>(p.state.h)[row + i];
+        if (p.model.predictor != PRNN_PREDICTOR_LSTM) continue;
+        const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
+        for (int i = threadIdx.x; i < own.count * kTileUnits; i += kThreads) {
+          const int unit = own.first * kTileUnits + i;
+          if (unit < hidden)
+            floats(p.shared.cells[layer])[i * kSlots + s] = static_cast<const float*>(p.state.c)[row + unit];
+        }
+      }
+    }
+  }
+
+  // The output of a stateless predictor, by every block for itself.
+  __device__ __forceinline__ void sum_embeddings() {
+    const int hidden = static_cast<int>(p.model.hiddenSize), context = static_cast<int>(p.model.context);
+    for (int i = threadIdx.x; i < p.slots * hidden; i += kThreads) {
+      const int s = i / hidden, element = i % hidden;
+      if (slots[s].step == Step::kNone) continue;
+      float sum = 0;
+      for (int k = 0; k < context; ++k) {
+        const int64_t row = k * p.model.classes + slots[s].context[k];
+        sum += Element<T>::to_float(static_cast<const T*>(p.prepared.embedding)[row * hidden + element]);
+      }
+      if (p.model.predictorRelu != 0 && sum < 0) sum = 0;
+      reinterpret_cast<T*>(state_row(0, s))[element] = Element<T>::from_float(sum);
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void multiply_gates(Matrix matrix, int layer, float* results) {
+    multiply_rows<T, 1, true>(tiles[matrix], shared_address(memory + p.shared.states[layer]), p.state_stride, sums(),
+                              results, kGatesStride, [](int, int) {});
+  }
+
+  // One round's steps of the predictors, up to their projections in shared memory.
+  __device__ __forceinline__ bool step_predictors() {
+    if (is_recurrent()) {
+      resume_states();
+      if (!step_layer(0)) return false;
+      if (p.layers > 1) {
+        multiply_gates(kUpperInput, 0, floats(p.shared.results));
+        if (!step_layer(1)) return false;
+      }
+    } else {
+      sum_embeddings();
+    }
+    project();
+    if (is_recurrent()) multiply_gates(kRecurrent, 0, floats(p.shared.recurrent[0]));
+    if (p.layers > 1) multiply_gates(kUpperRecurrent, 1, floats(p.shared.recurrent[1]));
+    const int row_words = words(p.tiles[kProjection].count * kTileRows);
+    return gather_rows(p.projection + static_cast<int64_t>(group) * p.slots * row_words, row_words,
+                       memory + p.shared.projection, p.joiner_stride,
+                       [&](int s) { return slots[s].step != Step::kNone && !slots[s].closes; });
+  }
+
+  __device__ __forceinline__ void project() {
+    const Share own = tiles[kProjection].share;
+    const float* const results = floats(p.shared.results);
+    const int row_words = words(p.tiles[kProjection].count * kTileRows);
+    TaggedWord* const published = p.projection + static_cast<int64_t>(group) * p.slots * row_words;
+    multiply_gates(kProjection, top(), floats(p.shared.results));
+    for (int i = threadIdx.x; i < own.count * kTileRows * kSlots; i += kThreads) {  // whole warps
+      const int own_row = i / kSlots, s = i % kSlots, row = own.first * kTileRows + own_row;
+      const bool valid = s < p.slots && slots[s].step != Step::kNone && !slots[s].closes;
+      publish_elements(published, row_words, s, row,
+                       results[own_row * kGatesStride + s] + p.prepared.projection_bias[row], valid);
+    }
+  }
+
+  // ---- scores ----
+
+  __device__ __forceinline__ char* column_row(int column) const {
+    return memory + p.shared.activations + column * p.joiner_stride;
+  }
+
+  // Starts to copy the frames of the round's windows. After an utterance's last frame comes that frame again.
+  __device__ __forceinline__ void copy_frames() {
+    const int joiner = static_cast<int>(p.model.joinerSize);
+    const int per_copy = p.copies_frames ? 16 / static_cast<int>(sizeof(T)) : 1, pieces = joiner / per_copy;
+    for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
+      const int column = i / pieces, element = i % pieces * per_copy, s = column / p.window;
+      if (!is_live(s)) continue;
+      const int frame = min(slots[s].frame + column % p.window, slots[s].length - 1);
+      const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
+      const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner + element;
+      T* const to = reinterpret_cast<T*>(column_row(column)) + element;
+      if (p.copies_frames) {
+        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+      } else {
+        *to = *from;
+      }
+    }
+  }
+
+  __device__ __forceinline__ float activate(float x) const {
+    if (p.model.activation == PRNN_JOINT_RELU) return x < 0 ? 0 : x;  // NaN stays NaN
+    return hyperbolic_tangent<kDigits>(x);
+  }
+
+  __device__ __forceinline__ uint32_t activate_word(uint32_t frame, uint32_t projection) const {
+    const T* const frames = reinterpret_cast<const T*>(&frame);
+    const T* const projections = reinterpret_cast<const T*>(&projection);
+    float value[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < kPerWord; ++k)
+      value[k] = activate(Element<T>::to_float(frames[k]) + Element<T>::to_float(projections[k]));
+    return Element<T>::pack(value[0], value[1]);
+  }
+
+  // From frames and projections to the output layer's input, in place.
+  __device__ __forceinline__ void activate_columns() {
+    const int pieces = p.tiles[kOutput].k_tiles * kKTileBytes / 16;
+    for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
+      const int column = i / pieces, s = column / p.window;
+      if (!is_live(s)) continue;
+      uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + i % pieces;
+      const uint4 x = *at;
+      const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[i % pieces];
+      *at = {activate_word(x.x, g.x), activate_word(x.y, g.y), activate_word(x.z, g.z), activate_word(x.w, g.w)};
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ ColumnPart* parts_of_round() const {
+    return p.parts + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * (p.blocks + 2);
+  }
+  __device__ __forceinline__ uint32_t place_and_round(int place) const {
+    return static_cast<uint32_t>(place) << 16 | (round & 0xFFFF);
+  }
+
+  // The most probable duration of a column, whose logits the warp's lanes have in their order; the others have -infinity.
+  __device__ __forceinline__ void publish_duration(ColumnPart* parts, float logit, int place) const {
+    LogSum log_sum;
+    log_sum.add(logit);
+    Best best;
+    best.take(logit, logit, place);
+    best.take_over_warp();
+    const float log_prob = best.value - log_sum.of_warp();
+    if (lane == 0)
+      publish_part(parts + p.blocks + 1, {log_prob, 0, 0, place_and_round(best.place < kTileRows ? best.place : 0)});
+  }
+
+  // The own rows of the output layer, and what they say of each column.
+  __device__ __forceinline__ void score_columns() {
+    const Share own = tiles[kOutput].share;
+    const float* const results = floats(p.shared.results);
+    const float* const bias = floats(p.shared.output_bias);
+    const int classes = static_cast<int>(p.model.classes);
+    ColumnPart* const parts = parts_of_round();
+    Best best[COLUMN_TILES];
+    LogSum log_sum[COLUMN_TILES];
+    multiply_rows<T, COLUMN_TILES, false>(
+        tiles[kOutput], shared_address(memory + p.shared.activations), p.joiner_stride, sums(), floats(p.shared.results),
+        kResultsStride, [&](int tile, int rows) {
+          const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
+          const bool is_row = lane < rows, is_class = is_row && row < classes;
+          const int duration = row - p.class_tiles * kTileRows;
+          const bool is_duration = is_row && duration >= 0 && duration < p.model.durationCount;
+          const bool has_durations = own.first + tile + rows / kTileRows > p.class_tiles;
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) {
+            const int column = warp + c * kWarps;
+            const float logit = is_row ? results[lane * kResultsStride + column] + bias[own_row] : 0;
+            if (is_class && row == p.model.blank)
+              publish_part(parts + column * (p.blocks + 2) + p.blocks, {logit, 0, 0, place_and_round(0)});
+            if (is_class && row != p.model.blank) {
+              log_sum[c].add(logit);
+              best[c].take(logit + gain(column, row), logit, own_row);
+            }
+            if (has_durations)
+              publish_duration(parts + column * (p.blocks + 2), is_duration ? logit : kNever, duration);
+          }
+        });
+#pragma unroll
+    for (int c = 0; c < COLUMN_TILES; ++c) {
+      best[c].take_over_warp();
+      const float of_block = log_sum[c].of_warp();
+      if (lane == 0) {
+        publish_part(parts + (warp + c * kWarps) * (p.blocks + 2) + block,
+                     {best[c].value, best[c].logit, of_block, place_and_round(best[c].place & 0xFFFF)});
+      }
+    }
+  }
+
+  __device__ __forceinline__ float gain(int column, int row) const {
+    const int s = column / p.window;
+    if (p.bias.nodes == 0 || s >= p.slots || row == p.model.blank) return 0;
+    return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + row];
+  }
+
+  // Waits for what all blocks say of the columns that have frames, and of column 0, so that in every round every block
+  // has heard of every other.
+  __device__ __forceinline__ bool gather_parts() {
+    const int of_column = p.blocks + 1 + (p.model.durationCount > 0 ? 1 : 0);
+    const ColumnPart* const parts = parts_of_round();
+    gather(
+        kColumns * of_column,
+        [&](int i) -> const void* {
+          const int column = i / of_column, s = column / p.window;
+          const bool has_frame =
+              s < p.slots && is_live(s) && slots[s].frame + column % p.window < slots[s].length;
+          return has_frame || column == 0 ? parts + column * (p.blocks + 2) + i % of_column : nullptr;
+        },
+        [](const void* from) { return load_part(from); },
+        [&](const TwoLongs& v) { return (static_cast<uint32_t>(v.second >> 32) & 0xFFFF) == (round & 0xFFFF); },
+        [&](int i, const TwoLongs& v) {
+          reinterpret_cast<TwoLongs*>(memory + p.shared.sums)[i / of_column * (p.blocks + 2) + i % of_column] = v;
+        },
+        p.timed_out, timed_out);
+    return __syncthreads_or(timed_out) == 0;
+  }
+
+  // What each column says, from all blocks' parts; a warp for each.
+  __device__ __forceinline__ void read_columns() {
+    for (int column = warp; column < p.slots * p.window; column += kWarps) {
+      const int s = column / p.window;
+      if (!is_live(s) || slots[s].frame + column % p.window >= slots[s].length) continue;
+      const ColumnPart* const parts =
+          reinterpret_cast<const ColumnPart*>(memory + p.shared.sums) + column * (p.blocks + 2);
+      Best best;
+      LogSum log_sum;
+      for (int b = lane; b < p.blocks; b += 32) {
+        const ColumnPart part = parts[b];
+        const int first = share_of(p.tiles[kOutput], p.blocks, b).first * kTileRows;
+        best.take(part.best, part.logit, first + static_cast<int>(part.place_and_round >> 16));
+        log_sum.add(part.log_sum);
+      }
+      best.take_over_warp();
+      const float others = log_sum.of_warp(), blank = parts[p.blocks].best, all = add_logs(others, blank);
+      if (lane != 0) continue;
+      Column found = {-1, 1, blank - all, 0, 0, 0};
+      if (!(fabsf(all) < INFINITY)) {
+        found.log_prob = kNever;
+      } else {
+        if (best.value > blank || (best.value == blank && best.place < p.model.blank)) {
+          found.symbol = best.place;
+          found.duration = 0;
+          found.log_prob = best.logit - all;
+          found.confidence = best.logit - others;
+          found.gain = gain(column, best.place);
+        }
+        if (p.model.durationCount > 0) {
+          const ColumnPart part = parts[p.blocks + 1];
+          const bool is_number = fabsf(part.best) < INFINITY;
+          found.duration_log_prob = is_number ? part.best : kNever;
+          const int duration = is_number ? p.model.durations[part.place_and_round >> 16] : 1;
+          found.duration = found.symbol < 0 ? max(1, duration) : duration;
+        }
+      }
+      columns[column] = found;
+    }
+  }
+
+  // Goes through the window's frames up to a symbol; warp s for slot s.
+  __device__ __forceinline__ void take_frames() {
+    if (warp >= p.slots || slots[warp].utterance < 0) return;
+    Slot slot = slots[warp];
+    __syncwarp();
+    slot.step = Step::kNone;
+    if (!slot.closes) {
+      int at = 0;
+      bool emits = false;
+      while (!emits && at < p.window && slot.frame < slot.length) {
+        const Column& column = columns[warp * p.window + at];
+        slot.score += static_cast<double>(column.log_prob) + static_cast<double>(column.duration_log_prob);
+        int duration = column.duration;
+        if (column.symbol >= 0) {
+          emits = true;
+          ++slot.in_frame;
+          if (slot.in_frame >= p.options.maxSymbols) duration = max(1, duration);
+          emit(slot, column, duration);
+        }
+        if (duration > 0) slot.in_frame = 0;
+        slot.frame += duration;
+        at += duration;
+      }
+      slot.closes = slot.frame >= slot.length;
+      if (emits && (!slot.closes || p.has_state)) slot.step = Step::kAdvance;
+      if (emits) slot.has_changed = 1;
+      if (!slot.closes || p.has_state) {
+        if (lane == 0) slots[warp] = slot;
+        return;
+      }
+    }
+    if (lane != 0) return;
+    if (writes(warp)) write_end(slot);
+    slots[warp].utterance = -1;
+    slots[warp].closes = 0;
+    slots[warp].step = Step::kNone;
+  }
+
+  __device__ __forceinline__ void emit(Slot& slot, const Column& column, int duration) const {
+    if (lane == 0 && writes(warp)) {
+      const int64_t at = slot.utterance * p.options.maxFrames * p.options.maxSymbols + slot.count;
+      p.outputs.symbols[at] = column.symbol;
+      if (p.outputs.frames != nullptr) p.outputs.frames[at] = slot.frame;
+      if (p.outputs.durations != nullptr) p.outputs.durations[at] = duration;
+      if (p.outputs.logProbs != nullptr) static_cast<float*>(p.outputs.logProbs)[at] = column.log_prob;
+      if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = column.confidence;
+    }
+    ++slot.count;
+    slot.symbol = column.symbol;
+    slot.score += static_cast<double>(column.gain);
+    if (p.bias.nodes > 0) slot.node = p.bias.next[slot.node * p.model.classes + column.symbol];
+    if (!is_recurrent()) {
+      for (int i = 0; i + 1 < p.model.context; ++i) slot.context[i] = slot.context[i + 1];
+      slot.context[p.model.context - 1] = column.symbol;
+    }
+  }
+
+  // ---- rounds ----
+
+  __device__ __forceinline__ void run() {
+    load_weights();
+    begin();
+    for (;;) {
+      if (threadIdx.x == 0) take_utterances();
+      __syncthreads();
+      if (!has_utterances()) return;
+      ++round;
+      copy_frames();
+      if (any_steps() && !step_predictors()) return;
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      __syncthreads();
+      activate_columns();
+      score_columns();
+      if (!gather_parts()) return;
+      if (p.has_state) write_states();
+      read_columns();
+      __syncthreads();
+      take_frames();
+      __syncthreads();
+    }
+  }
+};
+
+template <class T, int COLUMN_TILES>
+__global__ void __launch_bounds__(kThreads, 1) search_kernel(const __grid_constant__ SearchParams params) {
+  extern __shared__ __align__(128) char memory[];
+  Search<T, COLUMN_TILES>(params, memory).run();
+}
+
+}  // namespace prnn::decode_cuda
