@@ -23,7 +23,7 @@
  *   duration 1; where that is so of the durations' alone, the duration is 1. The score is then -infinity.
  * A frame number of T_n or more ends the utterance.
  *
- * Conventions, beyond those of prnn_types.h
+ * Conventions of prnn_decode.h, beyond those of prnn_types.h
  * - Every array is a device pointer. The caller owns them all. Structs of options and of pointers are host memory, read
  *   during the call. On a CUDA handle nothing allocates and nothing waits for the GPU: calls can be captured into a
  *   graph.

@@ -15,7 +15,14 @@ from prnn import _C
 PACKAGE = Path(prnn.__file__).parent
 HEADERS = [
     PACKAGE.parent / "include" / name
-    for name in ("prnn_types.h", "persistent_rnn.h", "prnn_layer_norm_lstm.h", "prnn_losses.h", "prnn_transfer.h")
+    for name in (
+        "prnn_types.h",
+        "persistent_rnn.h",
+        "prnn_layer_norm_lstm.h",
+        "prnn_losses.h",
+        "prnn_decode.h",
+        "prnn_transfer.h",
+    )
 ]  # those of a checkout
 
 SUCCESS, NOT_INITIALIZED, ALLOC_FAILED, BAD_PARAM, INTERNAL_ERROR = range(5)

@@ -115,7 +115,7 @@ def test_an_error_names_the_program_once(
         (["train", "--manifest", "a", "--valid", "b", "--epochs", "0"], "'0' is not a whole number of at least 1"),
         (["train", "--manifest", "a", "--valid", "b", "--lr", "0"], "'0' is not a number of more than 0"),
         (["train", "--manifest", "a", "--valid", "b", "--dropout", "nan"], "'nan' is not a number of at least 0"),
-        (["train", "--manifest", "a", "--valid", "b", "--cell", "rnn"], "invalid choice: 'rnn'"),
+        (["train", "--manifest", "a", "--valid", "b", "--cell", "cnn"], "invalid choice: 'cnn'"),
         (["transcribe", "m.ckpt", "a.wav", "--chunk-ms", "-1"], "'-1' is not a number of more than 0"),
         (["transcribe", "m.ckpt", "a.wav", "--beam", "two"], "'two' is not a whole number of at least 1"),
         (["bench", "sort"], "invalid choice: 'sort'"),

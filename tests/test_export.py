@@ -45,6 +45,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "loss": "pruned",
         "ctc_weight": 0.3,
     },
+    "normalised": {"encoder_cell": "layer_norm_lstm", "encoder_layers": 2, "encoder_zoneout": 0.1},
+    "norm after": {"encoder_layers": 2, "encoder_residual": True, "encoder_norm": "after", "encoder_zoneout": 0.2},
+    "blocks": {
+        "encoder_layers": 3,
+        "encoder_projection": 12,
+        "encoder_residual": True,
+        "encoder_norm": "before",
+        "encoder_feedforward": 20,
+    },
+    "normalised blocks": {"encoder_cell": "layer_norm_lstm", "encoder_layers": 2, "encoder_residual": True},
 }
 TAIL = 10560  # samples, 0.66 s: sherpa-onnx leaves out what does not fill a chunk
 
@@ -98,7 +108,9 @@ def with_prnn(recogniser: Recogniser, samples: np.ndarray, chunk: int) -> tuple[
     return best.tokens[:count], best.timestamps[:count]
 
 
-@pytest.mark.parametrize(("shape", "chunk"), [("plain", 4), ("projected", 1), ("others", 8)])
+@pytest.mark.parametrize(
+    ("shape", "chunk"), [("plain", 4), ("projected", 1), ("others", 8), ("normalised", 4), ("blocks", 2)]
+)
 def test_sherpa_onnx_finds_the_same(tmp_path: Path, shape: str, chunk: int) -> None:
     recogniser = made(**SHAPES[shape])
     export(recogniser, tmp_path / "model", chunk_ms=40 * chunk)
@@ -179,7 +191,8 @@ def test_values_of_the_graphs(tmp_path: Path, shape: str, int8: bool) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encoder_cell": "gru"}, "encoder_cell is 'gru'; it must be 'lstm'"),
+        ({"encoder_cell": "gru"}, "encoder_cell is 'gru'; it must be 'lstm' or 'layer_norm_lstm'"),
+        ({"encoder_cell": "rnn", "encoder_residual": True}, "encoder_cell is 'rnn'; it must be 'lstm' or "),
         ({"frame_stride": 8}, "frame_stride is 8; it must be 4"),
         ({"frame_stack": 2, "frame_stride": None}, "frame_stride is 2; it must be 4"),
         ({"predictor": "lstm"}, "predictor is 'lstm'; it must be 'stateless'"),

@@ -256,7 +256,7 @@ def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoints(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    (state,) = (state for state in checkpoint["callbacks"].values() if "lowest_wer" in state)
+    (state,) = (state for state in checkpoint["callbacks"].values() if "validated" in state)
     return state
 
 
@@ -274,6 +274,10 @@ def checkpoints(checkpoint: dict[str, Any]) -> dict[str, Any]:
         (lambda c: c["progress"].update(order_batch=2**70), "order_batch is"),
         (lambda c: c["progress"].update(place=1), "unknown progress option place"),
         (lambda c: checkpoints(c).update(lowest_wer="low"), "lowest_wer is 'low'; it must be a number"),
+        (
+            lambda c: checkpoints(c).update(best=[0.0, "low"]),
+            "best is [0.0, 'low']; it must be a list of three numbers",
+        ),
         (lambda c: checkpoints(c).update(kept=[[0.5, 1]]), "kept has [0.5, 1]; it must hold"),
         (lambda c: checkpoints(c).update(kept=[[0.5, -1.0]]), "kept has [0.5, -1.0]; it must hold"),
         (lambda c: checkpoints(c).update(kept=3), "not iterable"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -91,11 +92,15 @@ def test_streams_at_their_own_pace() -> None:
     check(state.nbest(4), expected)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [("lstm", {}), ("gru", {}), ("lstm", {"norm": "after", "residual": True}), ("gru", {"norm": "before"})],
+    ids=str,
+)
 @pytest.mark.parametrize(("stack", "stride"), [(1, 1), (3, 1), (3, 2), (4, 4)])
-def test_encoder_frames_are_the_same_bits(cell: str, stack: int, stride: int) -> None:
+def test_encoder_frames_are_the_same_bits(cell: str, options: dict[str, Any], stack: int, stride: int) -> None:
     torch.manual_seed(stack)
-    encoder = Encoder(5, 24, 2, cell, stack, stride).eval()
+    encoder = Encoder(5, 24, 2, cell, stack, stride, **options).eval()
     encoder.set_normalization(torch.randn(5), torch.rand(5) + 0.5)
     features = torch.randn(3, 37, 5)
     lengths = torch.tensor([37, 20, 2])

@@ -267,7 +267,7 @@ def test_configuration_goes_through_json() -> None:
         ({"vocab_size": 5, "blank": 5}, "blank is 5; it must be below vocab_size, 5"),
         ({"vocab_size": 5, "hidden": 3}, "unknown transducer option hidden; known are blank, ctc_weight"),
         ({"vocab_size": 5, "encoder_layers": 0}, "encoder_layers is 0; it must be at least 1"),
-        ({"vocab_size": 5, "encoder_cell": "rnn"}, "encoder_cell is 'rnn'; it must be one of 'lstm', 'gru'"),
+        ({"vocab_size": 5, "encoder_cell": "cnn"}, "encoder_cell is 'cnn'; it must be one of 'lstm', 'gru'"),
         ({"vocab_size": 5, "predictor": "cnn"}, "predictor is 'cnn'; it must be one of 'lstm', 'gru', 'stateless'"),
         ({"vocab_size": 5, "frame_stride": 5}, "frame_stride is 5; it must be at most frame_stack, 4"),
         ({"vocab_size": 5, "dropout": 1.0}, r"dropout is 1\.0; it must be at least 0 and less than 1"),

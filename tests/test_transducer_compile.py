@@ -14,8 +14,13 @@ from prnn.transducer import Transducer, TransducerConfig
 CASES: dict[str, dict[str, Any]] = {
     "stateless": {"predictor": "stateless", "encoder_projection": 6},
     "lstm": {"predictor": "lstm", "frame_stack": 8, "frame_stride": 4, "encoder_layers": 2},
+    "blocks": {
+        "predictor": "stateless", "encoder_layers": 2, "encoder_projection": 6, "encoder_residual": True,
+        "encoder_norm": "before", "encoder_feedforward": 9,
+    },
+    "normalised": {"predictor": "stateless", "encoder_cell": "layer_norm_lstm"},
     "gru": {"predictor": "gru", "encoder_cell": "gru", "frame_stack": 1},
-}
+}  # fmt: skip
 BATCH, LENGTH = 3, 22
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -63,6 +63,7 @@ class Augmentation:
         time_masks: masked runs of frames.
         time_width: most frames in one run.
         time_share: most frames in one run, as a share of the utterance's.
+        start_epoch: from which epoch, of 1, 2, ..., bands are masked and time is warped.
         time_warp: most frames by which a place of the utterance moves, with linear interpolation before and after it;
             80 is usual. Utterances of at most twice as many frames stay.
         speeds: speeds of which one is drawn for each utterance, pitch and formants with it; [0.9, 1.0, 1.1] is usual.
@@ -80,6 +81,7 @@ class Augmentation:
     time_masks: _Count = 2
     time_width: _Count = 6
     time_share: _Share = 1.0
+    start_epoch: Annotated[int, Within(1, 10**6)] = 1
     time_warp: _Count = 0
     speeds: tuple[float, ...] = (1.0,)
     noise: Path | None = None
@@ -102,6 +104,12 @@ class Augmentation:
     def of_recordings(self) -> bool:
         """Whether recordings themselves change, not only features."""
         return self.speeds != (1.0,) or self.noise is not None or self.reverberation is not None
+
+    def in_epoch(self, number: int) -> Augmentation:
+        """What is done in an epoch, counted from 0."""
+        if number + 1 >= self.start_epoch:
+            return self
+        return replace(self, frequency_masks=0, time_masks=0, time_warp=0)
 
     def masks(self, frames: int, bins: int, rng: np.random.Generator) -> Masks:
         """Draws what is done to features of shape (frames, bins)."""

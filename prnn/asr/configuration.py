@@ -37,7 +37,16 @@ Options that follow --config change what it says.
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "what": ("manifest", "valid", "tokenizer", "output", "epochs", "steps", "seed"),
-    "batches": ("batch_size", "batch_seconds", "accumulate", "workers", "cache_gb", "features_on"),
+    "batches": (
+        "batch_size",
+        "batch_seconds",
+        "min_duration",
+        "max_duration",
+        "accumulate",
+        "workers",
+        "cache_gb",
+        "features_on",
+    ),
     "optimisation": ("lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "ema", "average", "average_of"),
     "running": (
         "precision",

@@ -29,6 +29,7 @@ from .fbank import fewest_samples, frame_count
 from .features import FeatureConfig, check_samples, compute_features
 from .manifest import Utterance
 from .perturb import Perturbation
+from .selection import Selection
 from .tokenizer import Tokenizer
 
 _BUCKETS = 30
@@ -278,7 +279,8 @@ class CutDataset:
             samples = self._perturbation(loaded.numpy(), np.random.default_rng([*key, 1]))
             loaded = audio_or_features(samples, self.audio, self.config)
         example = Example(loaded, targets, text)
-        return augmented(example, self._augmentation, self.config, self.mean, np.random.default_rng(key))
+        augmentation = self._augmentation.in_epoch(epoch) if self._augmentation else None
+        return augmented(example, augmentation, self.config, self.mean, np.random.default_rng(key))
 
     def batch(self, request: Request) -> Batch:
         """The batch of the given cuts."""
@@ -294,6 +296,7 @@ class CutOrder:
         batch_size: most cuts in a batch.
         batch_seconds: most seconds in a batch.
         seed: of the shuffling.
+        selection: of the cuts, which this counts; None takes all.
 
     Attributes:
         cuts: how many there are.
@@ -302,8 +305,16 @@ class CutOrder:
         sampled: about 500 cuts, for the statistics of features.
     """
 
-    def __init__(self, manifest: CutManifest, batch_size: int, batch_seconds: float, seed: int) -> None:
+    def __init__(
+        self,
+        manifest: CutManifest,
+        batch_size: int,
+        batch_seconds: float,
+        seed: int,
+        selection: Selection | None = None,
+    ) -> None:
         self._manifest = manifest
+        self._selection = selection
         self._sizes = {"max_cuts": batch_size, "max_duration": batch_seconds}
         self._seed = seed
         self.cuts, self.hours, self.characters = 0, 0.0, Counter[str]()
@@ -311,12 +322,17 @@ class CutOrder:
         durations = []
         rng = np.random.default_rng(seed)
         for cut in manifest:
+            text = text_of(cut, manifest.path)
+            if selection is not None and not selection.takes(cut.duration, text):
+                continue
             self.cuts += 1
-            self.characters.update(text_of(cut, manifest.path))
+            self.characters.update(text)
             durations.append(cut.duration)
             place = self.cuts - 1 if self.cuts <= _SAMPLED else int(rng.integers(self.cuts))
             if place < _SAMPLED:
                 self.sampled[place : place + 1] = [cut]
+        if selection is not None:
+            selection.require_some()
         if not durations:
             raise InputError(f"{manifest.path}: the manifest has no cuts")
         self.hours = sum(durations) / 3600
@@ -335,8 +351,11 @@ class CutOrder:
         """The batches of an epoch, for one of the processes that train together."""
         with warnings.catch_warnings(), self._manifest.reported():
             warnings.simplefilter("ignore")
+            cuts = self._manifest.cuts(self._seed + number)
+            if self._selection is not None:
+                cuts = cuts.filter(self._fits)
             sampler = DynamicBucketingSampler(
-                self._manifest.cuts(self._seed + number),
+                cuts,
                 **self._sizes,
                 shuffle=True,
                 duration_bins=self._bins,
@@ -347,3 +366,6 @@ class CutOrder:
             sampler.set_epoch(number)
             for batch in sampler:
                 yield list(self._manifest.checked(batch))
+
+    def _fits(self, cut: Any) -> bool:
+        return self._selection is None or not isinstance(cut, Cut) or self._selection.fits(cut.duration)

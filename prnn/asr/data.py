@@ -17,8 +17,10 @@ from .dataset import Shown, UtteranceDataset, load_audio, load_features
 from .features import FeatureConfig
 from .loader import Batches, BatchLoader
 from .manifest import Utterance, read_manifest
+from .metrics import has_words
 from .options import TrainingOptions
 from .order import BatchOrder, Order
+from .selection import Selection
 from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters, unknown_sentence
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class TrainingData:
         validates: whether these batches are this process's own.
         utterances: how many there are for training.
         hours: of training audio.
+        notes: sentences on what was left out, and what is unusual in the training manifest.
+        words: whether words are written apart in the validation texts (`has_words`).
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
         sample: samples, or stored features, of this process's share of about 500 training utterances.
         rates: the sample rates of these utterances' recordings, in hertz, from their headers.
@@ -53,6 +57,8 @@ class TrainingData:
     validates: bool
     utterances: int
     hours: float
+    notes: list[str]
+    words: bool
     unknown: Counter[str]
     sample: Callable[[], Iterable[Tensor]]
     rates: Callable[[], Iterable[int]]
@@ -87,6 +93,7 @@ class _Train(NamedTuple):
     tokenizer: Tokenizer
     utterances: int
     hours: float
+    notes: list[str]
     sample: Callable[[], Iterable[Tensor]]
     rates: Callable[[], Iterable[int]]
 
@@ -94,6 +101,7 @@ class _Train(NamedTuple):
 class _Valid(NamedTuple):
     dataset: UtteranceDataset | CutDataset
     batches: list[Any]
+    words: bool
     unknown: Counter[str]
     shown: Callable[[int], list[Shown]]
 
@@ -135,8 +143,8 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     own = valid.batches[process :: options.processes]
     valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
-        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, valid.unknown,
-        train.sample, train.rates, valid.shown,
+        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, train.notes,
+        valid.words, valid.unknown, train.sample, train.rates, valid.shown,
     )  # fmt: skip
 
 
@@ -145,7 +153,9 @@ def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
 
 
 def _train_utterances(options: TrainingOptions, process: int) -> _Train:
-    utterances = read_manifest(options.manifest)
+    selection = Selection(options)
+    utterances = [item for item in read_manifest(options.manifest) if selection.takes(item.duration, item.text)]
+    selection.require_some()
     tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
     dataset = UtteranceDataset(
         utterances,
@@ -166,6 +176,7 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         len(utterances),
         hours,
+        selection.notes(),
         partial(dataset.sample, *share),
         lambda: [sample_rate(utterances[index].audio) for index in dataset.sampled(*share)],
     )
@@ -174,7 +185,9 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
     from .cuts import CutDataset, CutManifest, CutOrder
 
-    order = CutOrder(CutManifest(options.manifest), options.batch_size, options.batch_seconds, options.seed)
+    selection = Selection(options)
+    manifest = CutManifest(options.manifest)
+    order = CutOrder(manifest, options.batch_size, options.batch_seconds, options.seed, selection)
     tokenizer = _tokenizer(options, order.characters)
     audio = options.features_on == "device"
     dataset = CutDataset(options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio)
@@ -185,6 +198,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         order.cuts,
         order.hours,
+        selection.notes(),
         lambda: dataset.sample(sampled),
         lambda: [cut.sampling_rate for cut in sampled if dataset.reads_recording(cut)],
     )
@@ -200,6 +214,7 @@ def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     return _Valid(
         dataset,
         order.epoch(0),
+        has_words([utterance.text for utterance in utterances]),
         unknown_characters(tokenizer, (utterance.text for utterance in utterances)),
         lambda count: [
             Shown(load_audio(item, config), load_features(item, config), item.text) for item in utterances[:count]
@@ -211,6 +226,7 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     from .cuts import CutDataset, read_cuts, text_of
 
     cuts = read_cuts(options.valid)
+    texts = [text_of(cut, options.valid) for cut in cuts]
     audio = options.features_on == "device"
     dataset = CutDataset(options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True)
     order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
@@ -218,6 +234,7 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     return _Valid(
         dataset,
         batches,
-        unknown_characters(tokenizer, (text_of(cut, options.valid) for cut in cuts)),
+        has_words(texts),
+        unknown_characters(tokenizer, texts),
         lambda count: [dataset.shown(cut) for cut in cuts[:count]],
     )

@@ -213,7 +213,8 @@ class UtteranceDataset:
             samples = self._perturbation(loaded.numpy(), np.random.default_rng([*key, 1]))
             loaded = audio_or_features(samples, self.audio, self.config)
         example = Example(loaded, self._targets[index], self.utterances[index].text)
-        return augmented(example, self.augmentation, self.config, self.mean, np.random.default_rng(key))
+        augmentation = self.augmentation.in_epoch(epoch) if self.augmentation else None
+        return augmented(example, augmentation, self.config, self.mean, np.random.default_rng(key))
 
     def example(self, index: int, epoch: int) -> Example:
         """Utterance ``index`` as an epoch sees it."""

@@ -17,6 +17,7 @@ from prnn._fields import shown
 from prnn.transducer import Transducer
 from prnn.transducer.encoder import Encoder
 from prnn.transducer.predictor import StatelessPredictor
+from prnn.transducer.recurrent import with_cell_state
 
 from .errors import InputError
 from .features import FeatureConfig
@@ -35,8 +36,8 @@ def _model_reasons(model: Transducer) -> Iterator[str]:
     if not isinstance(encoder, Encoder):
         yield f"the encoder is a {type(encoder).__name__}; it must be an Encoder"
     else:
-        if encoder.cell != "lstm":
-            yield f"encoder_cell is {encoder.cell!r}; it must be 'lstm'"
+        if not with_cell_state(encoder.cell):
+            yield f"encoder_cell is {encoder.cell!r}; it must be 'lstm' or 'layer_norm_lstm', with states h and c"
         if encoder.frame_stride != _STRIDE:
             yield f"frame_stride is {encoder.frame_stride}; it must be {_STRIDE}, by which sherpa-onnx counts time"
         size = 4 * sum(parameter.numel() for parameter in encoder.parameters())
@@ -106,7 +107,8 @@ def export(recogniser: Recogniser, folder: str | Path, int8: bool = False, chunk
     pieces also ``bpe.model``, and ``bpe.vocab``, by which sherpa-onnx spells hotwords.
 
     Args:
-        recogniser: with LSTM layers in the encoder, a stateless predictor, 4 frames a step and the default features.
+        recogniser: with LSTM layers in the encoder, normalised ones too, a stateless predictor, 4 frames a step and the
+            default features.
         folder: new, or empty. It is written whole or not at all.
         int8: write ``encoder.int8.onnx``, ``decoder.int8.onnx`` and ``joiner.int8.onnx``, too, with 8-bit weights.
         chunk_ms: milliseconds that a call of the encoder advances, a multiple of 40.

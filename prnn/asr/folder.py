@@ -40,7 +40,7 @@ def validated_checkpoint(output: Path, step: int) -> Path:
 
 
 def best_checkpoint(output: Path) -> Path:
-    """The model with the lowest validation WER."""
+    """The model with the best validation."""
     return output / "model.ckpt"
 
 

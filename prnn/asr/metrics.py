@@ -30,6 +30,12 @@ class ErrorCounts(NamedTuple):
         return ErrorRates(self.word_errors / self.words, self.character_errors / self.characters)
 
 
+def has_words(texts: Sequence[str]) -> bool:
+    """Whether most of the texts have a space. Those of languages that do not write words apart (Chinese, Japanese,
+    Thai) have none, or few between phrases: what stands between spaces there is no word, and WER says little."""
+    return 2 * sum(" " in text for text in texts) >= len(texts)
+
+
 def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
     """Counts the errors of ``hypotheses``, and the words and characters of ``references``, of which none may be empty;
     zeros without any."""

@@ -14,9 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from prnn import __version__
+from prnn.nn import LayerNormLSTM
 from prnn.transducer.encoder import Encoder
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import StatelessPredictor
+from prnn.transducer.recurrent import RecurrentBlock, RecurrentBlocks
 
 _OPSET = 13
 _FLOAT, _INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -92,6 +94,20 @@ class _Graph:
             product = self.node("MatMul", x, self.constant(columns))
         return product if bias is None else self.node("Add", product, self.constant(_array(bias)))
 
+    def layer_norm(self, x: str, weight: Tensor, bias: Tensor | None, eps: float) -> str:
+        """Layer normalisation over the last axis, which this opset has no operator for."""
+        centred = self.node("Sub", x, self.node("ReduceMean", x, axes=[-1]))
+        variance = self.node("ReduceMean", self.node("Mul", centred, centred), axes=[-1])
+        deviation = self.node("Sqrt", self.node("Add", variance, self.constant(eps, np.float32)))
+        x = self.node("Mul", self.node("Div", centred, deviation), self.constant(_array(weight)))
+        return x if bias is None else self.node("Add", x, self.constant(_array(bias)))
+
+    def norm(self, x: str, module: nn.Module) -> str:
+        """What a LayerNorm, or an Identity in its place, does."""
+        if not isinstance(module, nn.LayerNorm):
+            return x
+        return self.layer_norm(x, module.weight, module.bias, module.eps)
+
     def embedding(self, index: str, table: Tensor) -> str:
         """The rows of a table."""
         if not self.int8:
@@ -114,23 +130,63 @@ class _Graph:
         return model
 
 
-def _lstm_step(rnn: nn.RNNBase, layer: int, int8: bool) -> onnx.GraphProto:
+def _lstm_step(rnn: Any, layer: int, name: str, int8: bool) -> onnx.GraphProto:
     """A timestep of a layer as the body of a Scan: h, c and the input's gate products to h, c and the output.
 
-    It serves layers with and without a projection, which ONNX's own LSTM operator does not have.
+    It serves layers with a projection, layer normalisation and zoneout, which ONNX's own LSTM operator does not have.
     """
-    graph = _Graph(f"layer_{layer}", int8)
-    h, c, gates = (graph.input(f"{graph.name}_{name}", _FLOAT, None) for name in ("h", "c", "gates"))
-    gates = graph.node("Add", gates, graph.linear(h, getattr(rnn, f"weight_hh_l{layer}")))
+    graph = _Graph(name, int8)
+    before, c, gates = (graph.input(f"{graph.name}_{part}", _FLOAT, None) for part in ("h", "c", "gates"))
+    gates = graph.node("Add", gates, graph.linear(before, getattr(rnn, f"weight_hh_l{layer}")))
+    normalised = isinstance(rnn, LayerNormLSTM)
+    if normalised:
+        weight, bias = getattr(rnn, f"norm_gates_weight_l{layer}"), getattr(rnn, f"norm_gates_bias_l{layer}")
+        gates = graph.layer_norm(gates, weight, bias, rnn.eps)
     i, f, g, o = graph.nodes("Split", gates, outputs=4, axis=-1)
     kept = graph.node("Mul", graph.node("Sigmoid", f), c)
     c = graph.node("Add", kept, graph.node("Mul", graph.node("Sigmoid", i), graph.node("Tanh", g)))
+    if normalised:
+        weight, bias = getattr(rnn, f"norm_cell_weight_l{layer}"), getattr(rnn, f"norm_cell_bias_l{layer}")
+        c = graph.layer_norm(c, weight, bias, rnn.eps)
     h = graph.node("Mul", graph.node("Sigmoid", o), graph.node("Tanh", c))
-    if rnn.proj_size:
+    if getattr(rnn, "proj_size", 0):
         h = graph.linear(h, getattr(rnn, f"weight_hr_l{layer}"))
-    for name, value in (("next_h", h), ("next_c", c), ("out", h)):
-        graph.output(f"{graph.name}_{name}", value, _FLOAT, None)
+    if rnn.zoneout:
+        stays = graph.node("Mul", before, graph.constant(rnn.zoneout, np.float32))
+        h = graph.node("Add", stays, graph.node("Mul", h, graph.constant(1 - rnn.zoneout, np.float32)))
+    for part, value in (("next_h", h), ("next_c", c), ("out", h)):
+        graph.output(f"{graph.name}_{part}", value, _FLOAT, None)
     return graph.proto()
+
+
+def _lstm_layer(graph: _Graph, rnn: Any, layer: int, number: int, x: str, state: list[str]) -> tuple[str, list[str]]:
+    """A layer over the timesteps of x (T, N, I): its output (T, N, size), and h and c after."""
+    bias = None
+    if not isinstance(rnn, LayerNormLSTM):
+        bias = getattr(rnn, f"bias_ih_l{layer}") + getattr(rnn, f"bias_hh_l{layer}")
+    gates = graph.linear(x, getattr(rnn, f"weight_ih_l{layer}"), bias)
+    step = _lstm_step(rnn, layer, f"layer_{number}", graph.int8)
+    *state, out = graph.nodes("Scan", *state, gates, outputs=3, body=step, num_scan_inputs=1)
+    return out, state
+
+
+def _block(graph: _Graph, block: RecurrentBlock, number: int, x: str, state: list[str]) -> tuple[str, list[str]]:
+    """A block, as `_lstm_layer`."""
+
+    def joined(x: str, y: str, residual: bool, norm: nn.Module) -> str:
+        y = graph.node("Add", x, y) if residual else y
+        return y if block.norm_is_before else graph.norm(y, norm)
+
+    inner = graph.norm(x, block.norm) if block.norm_is_before else x
+    out, state = _lstm_layer(graph, block.layer, 0, number, inner, state)
+    x = joined(x, out, block.residual and not block.is_first, block.norm)
+    if block.feedforward is not None:
+        inner = graph.norm(x, block.feedforward_norm) if block.norm_is_before else x
+        inner = graph.linear(inner, block.feedforward.inner.weight, block.feedforward.inner.bias)
+        inner = graph.node("Mul", inner, graph.node("Sigmoid", inner))
+        inner = graph.linear(inner, block.feedforward.outer.weight, block.feedforward.outer.bias)
+        x = joined(x, inner, block.residual, block.feedforward_norm)
+    return x, state
 
 
 def input_frames(encoder: Encoder, chunk: int) -> int:
@@ -147,7 +203,7 @@ def encoder_graph(encoder: Encoder, joiner: Joiner, chunk: int, int8: bool) -> o
         chunk: encoder frames of a call.
         int8: whether matrices are quantised to 8 bits.
     """
-    rnn = encoder.rnn
+    rnn: Any = encoder.rnn
     length, layers = input_frames(encoder, chunk), rnn.num_layers
     graph = _Graph("encoder", int8)
     x = graph.input("x", _FLOAT, ["N", length, encoder.feature_dim])
@@ -164,14 +220,16 @@ def encoder_graph(encoder: Encoder, joiner: Joiner, chunk: int, int8: bool) -> o
     after: list[list[str]] = [[], []]
     first = graph.constant([0], np.int64)
     for layer in range(layers):
-        bias = getattr(rnn, f"bias_ih_l{layer}") + getattr(rnn, f"bias_hh_l{layer}")
-        gates = graph.linear(x, getattr(rnn, f"weight_ih_l{layer}"), bias)
         index = graph.constant(layer, np.int64)
         state = [graph.node("Gather", value, index, axis=0) for value in before]
-        step = _lstm_step(rnn, layer, int8)
-        *state, x = graph.nodes("Scan", *state, gates, outputs=3, body=step, num_scan_inputs=1)
+        if isinstance(rnn, RecurrentBlocks):
+            x, state = _block(graph, rnn.blocks[layer], layer, x, state)  # type: ignore[arg-type]
+        else:
+            x, state = _lstm_layer(graph, rnn, layer, layer, x, state)
         for values, value in zip(after, state, strict=True):
             values.append(graph.node("Unsqueeze", value, first))
+    if isinstance(rnn, RecurrentBlocks):
+        x = graph.norm(x, rnn.output_norm)
 
     out = graph.linear(graph.node("Transpose", x, perm=[1, 0, 2]), joiner.encoder_proj.weight, joiner.encoder_proj.bias)
     graph.output("encoder_out", out, _FLOAT, ["N", chunk, joiner.encoder_proj.out_features])

@@ -28,7 +28,10 @@ class TrainingOptions:
         epochs: passes over the training manifest.
         steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
         batch_size: most utterances in a batch.
-        batch_seconds: most seconds of audio in a batch, padding included.
+        batch_seconds: most seconds of audio in a batch, padding included; an utterance that is longer is a batch of its
+            own.
+        min_duration: seconds of the shortest utterance that is trained on.
+        max_duration: seconds of the longest utterance that is trained on; null takes all.
         accumulate: batches of each process whose gradients make one step.
         lr: peak learning rate.
         warmup: share of all steps in which the learning rate rises; then it falls along a cosine to 1 %.
@@ -47,7 +50,7 @@ class TrainingOptions:
         num_nodes: machines, each with so many devices; torchrun starts the training on every one.
         seed: of weights, order, augmentation and dropout.
         checkpoint_every: steps between the checkpoints from which an interrupted training goes on.
-        valid_every: epochs between validations, at most `epochs`.
+        valid_every: epochs between validations; the end of the training is validated, too.
         log_every: steps between the entries of the log.
         pictures: validation utterances whose audio and alignment the log has, for each validation.
         workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
@@ -70,6 +73,8 @@ class TrainingOptions:
     steps: Annotated[int | None, Within(1, 10**9)] = None
     batch_size: _Count = 12
     batch_seconds: Annotated[float, Within(0, 1e6, above=True)] = 120.0
+    min_duration: Annotated[float, Within(0, 1e6)] = 0.0
+    max_duration: Annotated[float | None, Within(0, 1e6, above=True)] = None
     accumulate: _Count = 1
     lr: Annotated[float, Within(0, 1e30, above=True)] = 3e-3
     warmup: Annotated[float, Within(0, 1)] = 0.1
@@ -100,6 +105,10 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         self.transducer(vocab_size=2, feature_dim=1)
+        if self.max_duration is not None and self.max_duration < self.min_duration:
+            raise ValueError(
+                f"max_duration is {self.max_duration:g}; it must be at least min_duration, {self.min_duration:g}"
+            )
 
     @property
     def processes(self) -> int:

@@ -40,25 +40,28 @@ class BatchOrder:
     """
 
     def __init__(self, durations: Sequence[float], batch_size: int, batch_seconds: float, seed: int | None) -> None:
-        by_duration = np.argsort(np.asarray(durations), kind="stable")
-        buckets = np.array_split(by_duration, max(1, min(_BUCKETS, len(durations) // (2 * batch_size))))
-        self._buckets = [bucket for bucket in buckets if len(bucket)]
-        self._sizes = [max(1, min(batch_size, int(batch_seconds / durations[bucket[-1]]))) for bucket in self._buckets]
+        seconds = np.asarray(durations, dtype=np.float64)
+        by_duration = np.argsort(seconds, kind="stable")
+        # How many utterances as long as each one a batch holds.
+        sizes = np.clip(batch_seconds / seconds[by_duration], 1, batch_size).astype(np.int64)
+        self._buckets = []
+        for bucket in np.array_split(np.arange(len(sizes)), max(1, min(_BUCKETS, len(sizes) // (2 * batch_size)))):
+            self._buckets += [(by_duration[part], int(sizes[part[-1]])) for part in _of_similar_size(bucket, sizes)]
         self._durations = durations
         self._seed = seed
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        return sum(-(-len(bucket) // size) for bucket, size in zip(self._buckets, self._sizes, strict=True))
+        return sum(-(-len(bucket) // size) for bucket, size in self._buckets)
 
     def epoch(self, number: int, process: int = 0, processes: int = 1) -> list[list[int]]:
         """The batches of an epoch, each a list of utterance numbers, for one of the processes that train together. All
         have as many; what is then left over, drawn for each epoch, nobody has."""
         rng = None if self._seed is None else np.random.default_rng([self._seed, number])
         batches = []
-        for bucket, size in zip(self._buckets, self._sizes, strict=True):
+        for bucket, size in self._buckets:
             order = bucket if rng is None else rng.permutation(bucket)
-            batches += [order[start : start + size].tolist() for start in range(0, len(order), size)]
+            batches += [part.tolist() for part in np.array_split(order, -(-len(order) // size))]
         if len(batches) < processes:
             return [batches[process % len(batches)]]
         if rng is None:
@@ -69,3 +72,19 @@ class BatchOrder:
             batches.sort(key=lambda batch: max(self._durations[index] for index in batch))
         own = batches[process::processes]
         return [own[index] for index in rng.permutation(len(own))]
+
+
+def _of_similar_size(bucket: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """A bucket in parts, in each of which the longest utterance, which bounds its batches, leaves room for at least two
+    thirds of what the shortest one would: one long recording makes a batch of its own, and no small ones of others.
+
+    Args:
+        bucket: places of the utterances among all, by duration.
+        sizes: of all places, how many utterances of that duration a batch holds; falling.
+    """
+    parts = []
+    while len(bucket):
+        similar = 3 * sizes[bucket[-1]] >= 2 * sizes[bucket]
+        parts.append(bucket[similar])
+        bucket = bucket[~similar]
+    return parts[::-1]

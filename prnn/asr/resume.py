@@ -35,8 +35,10 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class Checkpoints(Callback):
-    """Saves the model with the lowest validation WER, models whose mean is wanted, and what an interrupted training
-    goes on from.
+    """Saves the best model, models whose mean is wanted, and what an interrupted training goes on from.
+
+    The best model is that of the lowest validation WER, of equal ones that of the lowest CER, then of the lowest loss.
+    Where words are not written apart, CER comes before WER.
 
     The latter is saved between steps, and after an epoch's last step when the validation is over: what follows a
     checkpoint is always a training step, or nothing.
@@ -44,17 +46,19 @@ class Checkpoints(Callback):
     Args:
         options: of the training.
         average: of the weights, if that is what is validated.
+        words: whether the validation texts have words (`has_words`).
     """
 
-    def __init__(self, options: TrainingOptions, average: MovingAverage | None) -> None:
+    def __init__(self, options: TrainingOptions, average: MovingAverage | None, words: bool = True) -> None:
         self._output = options.output
         self._every = options.checkpoint_every
         self._accumulate = options.accumulate
         self._keep = options.average
         self._keep_best = options.average_of == "best"
         self._average = average
-        self._lowest = math.inf
-        self._validated: list[list[float]] = []  # WER and step
+        self._words = words
+        self._best = [math.inf] * 3  # WER, CER and loss
+        self._validated: list[list[float]] = []  # WER, CER, loss and step
         self._kept: list[list[float]] = []  # those of them whose models are saved
 
     def on_train_batch_end(
@@ -65,23 +69,29 @@ class Checkpoints(Callback):
             self._save_last(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        wer = float(trainer.callback_metrics["valid/wer"])  # the same in all processes
+        metrics = trainer.callback_metrics  # the same in all processes
+        results = [float(metrics[f"valid/{name}"]) for name in ("wer", "cer", "loss")]
         with self._average.in_place_of(module) if self._average is not None else nullcontext():
-            if wer < self._lowest:
-                self._lowest = wer
+            if self._rank(results) < self._rank(self._best):
+                self._best = results
                 trainer.save_checkpoint(best_checkpoint(self._output), weights_only=True)
-            model = [wer, float(trainer.global_step)]
+            model = [*results, float(trainer.global_step)]
             self._validated, kept = (
-                [*(entry for entry in entries if entry[1] != model[1]), model]
+                [*(entry for entry in entries if entry[-1] != model[-1]), model]
                 for entries in (self._validated, self._kept)
             )
             self._kept = self._wanted(kept)
             if model in self._kept:
                 trainer.save_checkpoint(validated_checkpoint(self._output, trainer.global_step), weights_only=True)
 
+    def _rank(self, results: list[float]) -> tuple[float, ...]:
+        """By which the best model comes first, of WER, CER and loss."""
+        wer, cer, loss = results[:3]
+        return (wer, cer, loss) if self._words else (cer, wer, loss)
+
     def _wanted(self, models: list[list[float]]) -> list[list[float]]:
         """Those of the models that the mean is of."""
-        order = sorted(models, key=lambda entry: (entry[0] if self._keep_best else 0.0, -entry[1]))
+        order = sorted(models, key=lambda entry: (self._rank(entry) if self._keep_best else (), -entry[-1]))
         return order[: self._keep]
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -99,7 +109,7 @@ class Checkpoints(Callback):
 
     def kept_steps(self) -> list[int]:
         """After which steps the models were saved whose mean is wanted, as far as the training has come."""
-        return sorted(int(step) for _, step in self._kept)
+        return sorted(int(entry[-1]) for entry in self._kept)
 
     def kept(self) -> list[Path]:
         """These models."""
@@ -118,26 +128,35 @@ class Checkpoints(Callback):
         return f"average is {self._keep}, but {found} validated models are kept" if found < self._keep else ""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lowest_wer": self._lowest, "validated": self._validated, "kept": self._kept}
+        return {"best": self._best, "validated": self._validated, "kept": self._kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._lowest = state["lowest_wer"]
-        kept = state.get("kept", [])
-        self._validated = state.get("validated", kept)  # an old checkpoint knows those alone
+        # An old checkpoint knows no CER and no loss, and an older one only the models that were kept.
+        self._best = state["best"] if "best" in state else [state["lowest_wer"], math.inf, math.inf]
+        kept, self._validated = (
+            [entry if len(entry) == 4 else [entry[0], math.inf, math.inf, entry[1]] for entry in entries]
+            for entries in (state.get("kept", []), state.get("validated", state.get("kept", [])))
+        )
         self._kept = kept
         self._keep_only(self.kept())  # a kill may have left others, beside the last checkpoint of a training, too
         self._kept = self._wanted(kept)
 
 
+def _are_floats(values: Any, *lengths: int) -> bool:
+    return isinstance(values, list) and len(values) in lengths and all(type(value) is float for value in values)
+
+
 def require_callbacks(callbacks: dict[str, Any]) -> None:
     """Raises TypeError or ValueError unless a checkpoint's callbacks have states that these here can load."""
     for state in callbacks.values():
+        if "best" in state and not _are_floats(state["best"], 3):
+            raise TypeError(f"best is {shown(state['best'])}; it must be a list of three numbers")
         if "lowest_wer" in state and type(state["lowest_wer"]) is not float:
             raise TypeError(f"lowest_wer is {shown(state['lowest_wer'])}; it must be a number")
         for name in ("validated", "kept"):
-            for wer, step in state.get(name, []):
-                if type(wer) is not float or type(step) is not float or not 0 <= step < 2**53:
-                    raise ValueError(f"{name} has {shown([wer, step])}; it must hold error rates and steps")
+            for entry in state.get(name, []):
+                if not _are_floats(entry, 2, 4) or not 0 <= entry[-1] < 2**53:
+                    raise ValueError(f"{name} has {shown(entry)}; it must hold error rates and steps")
         update = state.get("latest_update_step", 0)
         if type(update) is not int or not update >= 0:
             raise ValueError(f"latest_update_step is {shown(update)}; it must be an int of at least 0")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,6 +27,7 @@ from .errors import InputError
 from .fbank import Fbank
 from .features import FeatureConfig
 from .folder import last_checkpoint
+from .learning import Learning, blank_share
 from .metrics import ErrorCounts, count_errors
 from .options import TrainingOptions
 from .parallel import total
@@ -95,6 +98,7 @@ class TransducerTask(lightning.LightningModule):
         self.total_steps, self.total_batches = ends(self.progress, 0, options)
         self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
         self.fbank = Fbank(features) if options.features_on == "device" else None
+        self.learning = Learning(options, len(tokenizer))
         self._steps = 0
         self._skipped: Tensor | None = None
         self._bad_since: Tensor | None = None
@@ -102,6 +106,7 @@ class TransducerTask(lightning.LightningModule):
         self._loss_sum: Tensor | float = 0.0
         self._references: list[str] = []
         self._hypotheses: list[str] = []
+        self._emitted = np.zeros(3, np.int64)  # frames of the validation, symbols found in them, and of the references
 
     def go_on_from(self, progress: Progress, steps: int) -> None:
         """The training stands there, after so many steps."""
@@ -134,17 +139,46 @@ class TransducerTask(lightning.LightningModule):
         return batch._replace(features=features, feature_lengths=lengths, audio=False, masks=None)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        parts = self.model.loss_parts(*batch[:4])
         size = len(batch.texts)
+        with self._ctc_logits() as logits:
+            parts = self.model.loss_parts(*batch[:4])
+        self.learning.add(parts, batch)
         if self._logs():  # a number, to be logged, is copied to the device, for which the host waits
-            self.log("train/loss", parts.total, batch_size=size)
-            self.log("train/transducer", parts.transducer, batch_size=size)
+            a_symbol = size / max(1, int(batch.target_lengths.sum()))
+            values = {
+                "loss": parts.total,
+                "transducer": parts.transducer,
+                "transducer_a_symbol": parts.transducer * a_symbol,
+                "guessing_a_symbol": self.learning.guessing,
+                "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
+            }
             if parts.ctc is not None:
-                self.log("train/ctc", parts.ctc, batch_size=size)
-            self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=size)
+                blanks = blank_share(logits[0], self._frames(batch.feature_lengths), self.model.blank)
+                values |= {"ctc": parts.ctc, "ctc_a_symbol": parts.ctc * a_symbol, "ctc_blanks": blanks}
+            for name, value in values.items():
+                self.log(f"train/{name}", value, batch_size=size)
         if self.trainer.world_size == 1:
             return parts.total
         return parts.total * batch_share(size, parts.total.device)
+
+    @contextmanager
+    def _ctc_logits(self) -> Iterator[list[Tensor]]:
+        """Those of CTC, (N, T, V), that the model computes within, for the log; none if the step has no entry there."""
+        found: list[Tensor] = []
+        layer = self.model.ctc_output if self._logs() else None
+        hook = None
+        if layer is not None:
+            hook = layer.register_forward_hook(lambda module, inputs, output: found.append(output.detach()))
+        try:
+            yield found
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    def _frames(self, lengths: Tensor) -> Tensor:
+        """The encoder frames of so many feature frames."""
+        stride = self.model.encoder.frame_stride
+        return (lengths + stride - 1) // stride
 
     def _logs(self) -> bool:
         """Whether the step that is under way has an entry in the log."""
@@ -156,6 +190,8 @@ class TransducerTask(lightning.LightningModule):
         if self.options.accumulate > 1:
             key.append(batch_index % self.options.accumulate)
         _seed_generator(self.device, int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
+        if self.current_epoch + 1 == self.trainer.max_epochs:
+            self.trainer.check_val_every_n_epoch = 1  # the end is validated, whatever valid_every is
         self.progress = replace(
             self.progress,
             epoch=self.current_epoch,
@@ -177,6 +213,8 @@ class TransducerTask(lightning.LightningModule):
         self._bad_since = torch.where(norm.isfinite(), 0, torch.where(before > 0, before, step))
         if not norm.is_cuda or step % _LOOK_EVERY == 0:
             self._stop_if_diverged(step)
+        if (message := self.learning.stuck(step)) is not None:
+            self.print(message)
 
     def _stop_if_diverged(self, step: int) -> None:
         """Raises InputError if the gradients up to this step are not numbers; with float16, only once that has been so
@@ -200,23 +238,33 @@ class TransducerTask(lightning.LightningModule):
         self._references += batch.texts
         hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths)
         self._hypotheses += [self.tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
+        found = sum(len(hypothesis.tokens) for hypothesis in hypotheses)
+        self._emitted += [int(self._frames(batch.feature_lengths).sum()), found, int(batch.target_lengths.sum())]
 
     def on_validation_epoch_end(self) -> None:
-        own = [len(self._references), *count_errors(self._references, self._hypotheses)]
+        own = [len(self._references), *self._emitted, *count_errors(self._references, self._hypotheses)]
         sums = torch.tensor([float(self._loss_sum), *own], dtype=torch.float64, device=self.device)
-        loss_sum, utterances, *counts = total(sums).tolist()
+        sums = total(torch.cat([self.learning.taken(self.device), sums]))
+        transducer, ctc, symbols, loss_sum, utterances, frames, found, wanted, *counts = sums.tolist()
         loss, rates = loss_sum / utterances, ErrorCounts(*map(int, counts)).rates
-        self._loss_sum, self._references, self._hypotheses = 0.0, [], []
+        self._loss_sum, self._references, self._hypotheses, self._emitted = 0.0, [], [], self._emitted * 0
+        blanks, in_references = (frames / (frames + emitted) for emitted in (found, wanted))
         self.log("valid/loss", loss)
         self.log("valid/wer", rates.wer, prog_bar=True)
         self.log("valid/cer", rates.cer)
+        self.log("valid/blanks", blanks)
         if math.isnan(loss):
             raise self._diverged(f"the validation loss after step {self.global_step} is not a number")
         if self.trainer.state.fn != TrainerFn.FITTING:
             return
+        of_ctc = "" if self.model.ctc_output is None else f", CTC {ctc / max(symbols, 1):.2f}"
         self.print(
             f"epoch {self.current_epoch + 1}, step {self.global_step}: "
-            f"validation loss {loss:.3f}, WER {100 * rates.wer:.2f} %, CER {100 * rates.cer:.2f} %"
+            f"training loss a symbol {transducer / max(symbols, 1):.2f}{of_ctc} "
+            f"(guessing {self.learning.guessing:.2f}), "
+            f"lr {self.trainer.optimizers[0].param_groups[0]['lr']:.2g}; "
+            f"validation loss {loss:.3f}, WER {100 * rates.wer:.2f} %, CER {100 * rates.cer:.2f} %, "
+            f"blanks {100 * blanks:.0f} % ({100 * in_references:.0f} % with the right symbols)"
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

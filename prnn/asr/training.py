@@ -77,7 +77,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         progress: shows a progress bar.
 
     Returns:
-        The checkpoint with the lowest validation WER, for ``prnn transcribe``.
+        The checkpoint of the best model (`Checkpoints`), for ``prnn transcribe``.
 
     Raises:
         InputError: a manifest or recording cannot be used; the output folder holds a training with other options,
@@ -164,6 +164,8 @@ def _fit(
         f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
         f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
+    for note in data.notes:
+        say(note)
     if data.unknown:
         say(data.report(options.valid))
     if resumed:
@@ -180,7 +182,7 @@ def _fit(
 
     # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
     average = MovingAverage(options.ema) if options.ema else None
-    checkpoints = Checkpoints(options, average)
+    checkpoints = Checkpoints(options, average, data.words)
     ahead = Ahead(loader, task.prepared, lambda: task.device)
     callbacks: list[Callback] = [Terminated(launcher), Pace(ahead, options.log_every)]
     if options.pictures and process == 0:
@@ -200,7 +202,7 @@ def _fit(
         precision=options.precision,
         max_epochs=passes,
         accumulate_grad_batches=options.accumulate,
-        check_val_every_n_epoch=min(options.valid_every, passes),
+        check_val_every_n_epoch=options.valid_every,
         reload_dataloaders_every_n_epochs=1,  # the last pass may be a shorter one
         num_sanity_val_steps=0,
         log_every_n_steps=options.log_every,

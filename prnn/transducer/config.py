@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal, get_args
 from prnn._fields import Within, check_fields, from_plain
 from prnn.transducer.checks import require_durations
 
-Cell = Literal["lstm", "gru"]
+EncoderCell = Literal["lstm", "gru", "rnn", "layer_norm_lstm"]
+Norm = Literal["none", "before", "after"]
 PredictorKind = Literal["lstm", "gru", "stateless"]
 Activation = Literal["tanh", "relu"]
 Loss = Literal["full", "pruned", "tdt"]
-CELLS: tuple[str, ...] = get_args(Cell)
+ENCODER_CELLS: tuple[str, ...] = get_args(EncoderCell)
+NORMS: tuple[str, ...] = get_args(Norm)
+CELLS = ("lstm", "gru")  # of a predictor
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 LOSSES: tuple[str, ...] = get_args(Loss)
 
@@ -32,10 +35,18 @@ class TransducerConfig:
         feature_dim: size F of a feature frame.
         frame_stack: how many neighbouring frames the encoder sees at once.
         frame_stride: input frames per encoder frame, at most frame_stack; None means frame_stack.
-        encoder_cell: "lstm" or "gru".
+        encoder_cell: "lstm", "gru", "rnn" (of tanh) or "layer_norm_lstm" (`prnn.nn.LayerNormLSTM`).
         encoder_layers: number of unidirectional layers.
         encoder_hidden: hidden size of each.
         encoder_projection: size of the recurrent projection (proj_size) of LSTM layers; 0 is none.
+        encoder_residual: whether the input of each layer but the first is added to its output, and the input of each
+            feed-forward module.
+        encoder_norm: "before" normalises the inputs of all layers but the first and of feed-forward modules, and the
+            encoder's output; "after" the outputs of layers and modules, residuals included (Ba et al. 2016).
+        encoder_feedforward: width of a feed-forward module after each layer, as in icefall's LSTM encoder; 0 is none.
+        encoder_zoneout: probability with which an element of h stays as it was, in training; none with a projection.
+        encoder_recurrent_dropout: probability of dropout of h on its way into the recurrent weights, one mask for all
+            timesteps, in training; none with a projection.
         predictor: "lstm", "gru" or "stateless".
         predictor_embedding: size of a symbol's embedding ("lstm", "gru").
         predictor_hidden: hidden size of the predictor, which is the output size of a "stateless" one.
@@ -64,10 +75,15 @@ class TransducerConfig:
     feature_dim: Size = 80
     frame_stack: Count = 4
     frame_stride: Annotated[int | None, Within(1)] = None
-    encoder_cell: Cell = "lstm"
+    encoder_cell: EncoderCell = "lstm"
     encoder_layers: Count = 3
     encoder_hidden: Size = 320
     encoder_projection: Annotated[int, Within(0)] = 0
+    encoder_residual: bool = False
+    encoder_norm: Norm = "none"
+    encoder_feedforward: Annotated[int, Within(0, 2**20)] = 0
+    encoder_zoneout: Annotated[float, Within(0, 1, below=True)] = 0.0
+    encoder_recurrent_dropout: Annotated[float, Within(0, 1, below=True)] = 0.0
     predictor: PredictorKind = "lstm"
     predictor_embedding: Size = 128
     predictor_hidden: Size = 256
@@ -99,6 +115,10 @@ class TransducerConfig:
         if self.encoder_projection >= self.encoder_hidden:
             most = f"it must be below encoder_hidden, {self.encoder_hidden}"
             raise ValueError(f"encoder_projection is {self.encoder_projection}; {most}")
+        for name in ("encoder_zoneout", "encoder_recurrent_dropout"):
+            if self.encoder_projection and getattr(self, name):
+                others = f"encoder_projection is {self.encoder_projection}: a projected LSTM has none"
+                raise ValueError(f"{name} is {getattr(self, name)}, but {others}")
         if self.fastemit and self.loss == "pruned":
             raise ValueError(f"fastemit is {self.fastemit}; the {self.loss} loss does not have it")
 

@@ -7,14 +7,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-import prnn.nn
 from prnn._options_text import options_text
 from prnn.transducer.checks import require_at_least, require_choice
-from prnn.transducer.config import CELLS, TransducerConfig
-
-State = tuple[Tensor, ...]
+from prnn.transducer.config import ENCODER_CELLS, NORMS, TransducerConfig
+from prnn.transducer.recurrent import RecurrentBlocks, State, recurrent, run_recurrent, with_cell_state
 
 
 class StreamingEncoder(Protocol):
@@ -76,11 +73,17 @@ class Encoder(nn.Module):
         feature_dim: size F of an input frame.
         hidden_size: hidden size of each layer.
         num_layers: number of layers.
-        cell: "lstm" or "gru".
+        cell: "lstm", "gru", "rnn" (of tanh) or "layer_norm_lstm".
         frame_stack: how many frames are seen at once.
         frame_stride: input frames per encoder frame, at most frame_stack; None means frame_stack.
         proj_size: size of an LSTM's recurrent projection, which then is output_dim; 0 is none.
-        dropout: probability of dropping, between layers and on the output, in training.
+        dropout: probability of dropping, between layers and on the output, in training; with residuals, norms or
+            feed-forward modules on what layers and modules compute, before residuals are added.
+        residual: adds the input of each layer but the first to its output, and of each feed-forward module.
+        norm: layer normalisation, "none", "before" layers (but the first) and feed-forward modules and at the output,
+            or "after" them.
+        feedforward: width of a feed-forward module after each layer; 0 is none.
+        zoneout, recurrent_dropout: of the layers, as in prnn.nn; none with proj_size.
 
     Raises:
         ValueError, TypeError: naming the argument and its value.
@@ -99,9 +102,16 @@ class Encoder(nn.Module):
         frame_stride: int | None = None,
         proj_size: int = 0,
         dropout: float = 0.0,
+        residual: bool = False,
+        norm: str = "none",
+        feedforward: int = 0,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        require_choice("cell", cell, CELLS)
+        require_choice("cell", cell, ENCODER_CELLS)
+        require_choice("norm", norm, NORMS)
+        require_at_least("feedforward", feedforward, 0)
         for name, value in (("feature_dim", feature_dim), ("num_layers", num_layers), ("frame_stack", frame_stack)):
             require_at_least(name, value, 1)
         stride = frame_stack if frame_stride is None else frame_stride
@@ -115,16 +125,17 @@ class Encoder(nn.Module):
         self.frame_stack = frame_stack
         self.frame_stride = stride
         self.output_dim = proj_size or hidden_size
-        between = dropout if num_layers > 1 else 0.0
         size = frame_stack * feature_dim
-        self.rnn: prnn.nn.LSTM | prnn.nn.GRU
-        if cell == "lstm":
-            self.rnn = prnn.nn.LSTM(
-                size, hidden_size, num_layers, batch_first=True, dropout=between, proj_size=proj_size
+        masks = {"zoneout": zoneout, "recurrent_dropout": recurrent_dropout}
+        self.rnn: Any  # its layers have num_layers and hidden_size
+        in_blocks = residual or norm != "none" or feedforward > 0
+        if in_blocks:
+            self.rnn = RecurrentBlocks(
+                cell, size, hidden_size, num_layers, proj_size, residual, norm, feedforward, dropout, **masks
             )
         else:
-            self.rnn = prnn.nn.GRU(size, hidden_size, num_layers, batch_first=True, dropout=between)
-        self.dropout = nn.Dropout(dropout)
+            self.rnn = recurrent(cell, size, hidden_size, num_layers, proj_size, dropout, **masks)
+        self.dropout = nn.Dropout(0.0 if in_blocks else dropout)
         self.register_buffer("feature_mean", torch.zeros(feature_dim))
         self.register_buffer("feature_inv_std", torch.ones(feature_dim))
 
@@ -143,6 +154,11 @@ class Encoder(nn.Module):
             config.frame_stride,
             config.encoder_projection,
             config.dropout,
+            config.encoder_residual,
+            config.encoder_norm,
+            config.encoder_feedforward,
+            config.encoder_zoneout,
+            config.encoder_recurrent_dropout,
         )
 
     def set_normalization(self, mean: Tensor, std: Tensor) -> None:
@@ -181,7 +197,7 @@ class Encoder(nn.Module):
         zeros = self.feature_mean.new_zeros
         layers = self.rnn.num_layers
         hidden: State = (zeros(batch, layers, self.output_dim),)
-        if self.cell == "lstm":
+        if with_cell_state(self.cell):
             hidden += (zeros(batch, layers, self.rnn.hidden_size),)
         counts = torch.zeros(batch, dtype=torch.int64, device=self.feature_mean.device)
         return EncoderState(zeros(batch, self.frame_stack - 1, self.feature_dim), counts, hidden)
@@ -248,7 +264,7 @@ class Encoder(nn.Module):
         index = first[:, None] + torch.arange(self.frame_stack, device=normal.device)
         padded = functional.pad(normal, (0, 0, 0, self.frame_stack))
         stacked = padded[:, index].reshape(batch, outputs, self.frame_stack * size)
-        out, _ = self.rnn(stacked, lengths=lengths.clamp(min=1))
+        out, _ = run_recurrent(self.rnn, stacked, None, lengths.clamp(min=1))
         masked: Tensor = out.masked_fill(~_times(outputs, lengths.to(out.device))[:, :, None], 0.0)
         return masked
 
@@ -263,23 +279,14 @@ class Encoder(nn.Module):
         if bool((on_host == size).all()):
             return self._layers(x, hidden)
         if len(rows) == batch:
-            return self._ragged(x, on_host, hidden)
+            return self._layers(x, hidden, on_host)
         some = rows.to(x.device)
-        padded, after = self._ragged(x[some], on_host[rows], tuple(h[some] for h in hidden))
+        padded, after = self._layers(x[some], tuple(h[some] for h in hidden), on_host[rows])
         full = padded.new_zeros(batch, size, self.output_dim).index_copy(0, some, padded)
         return full, tuple(h.index_copy(0, some, a) for h, a in zip(hidden, after, strict=True))
 
-    def _ragged(self, x: Tensor, lengths: Tensor, hidden: State) -> tuple[Tensor, State]:
+    def _layers(self, x: Tensor, hidden: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         """The layers over rows of lengths from 1 up, on the CPU; the output is zero beyond these."""
-        if isinstance(self.rnn, prnn.nn.LSTM | prnn.nn.GRU):
-            return self._layers(x, hidden, lengths=lengths)
-        # torch's layers, as `prnn.convert_back` leaves them; a PackedSequence waits for the GPU.
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        out, after = self._layers(packed, hidden)
-        return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], after
-
-    def _layers(self, x: Tensor | PackedSequence, hidden: State, **options: Tensor) -> tuple[Any, State]:
         layers_first = tuple(h.transpose(0, 1).contiguous() for h in hidden)
-        out, after = self.rnn(x, layers_first if len(layers_first) == 2 else layers_first[0], **options)
-        after = after if isinstance(after, tuple) else (after,)
+        out, after = run_recurrent(self.rnn, x, layers_first, lengths)
         return out, tuple(h.transpose(0, 1) for h in after)

@@ -39,7 +39,10 @@ def configs(draw: st.DrawFn) -> Config:
     model: dict[str, Any] = {
         "vocab_size": draw(st.integers(2, 6)),
         "predictor": draw(st.sampled_from(("lstm", "gru", "stateless"))),
-        "encoder_cell": draw(st.sampled_from(("lstm", "gru"))),
+        "encoder_cell": draw(st.sampled_from(("lstm", "gru", "rnn", "layer_norm_lstm"))),
+        "encoder_residual": draw(st.booleans()),
+        "encoder_norm": draw(st.sampled_from(("none", "before", "after"))),
+        "encoder_feedforward": draw(st.sampled_from((0, 5))),
         "frame_stack": stack,
         "frame_stride": draw(st.integers(1, stack)),
         "encoder_layers": draw(st.integers(1, 2)),

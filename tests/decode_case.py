@@ -1,0 +1,286 @@
+"""prnn_decode.h through ctypes on the CPU: a model with random weights, its searches, and the same in plain torch."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import capi
+import torch
+from reference.transducer_search import Found, greedy
+from torch import Tensor
+
+KINDS = {"stateless": 0, "lstm": 1, "gru": 2}
+MOST_LAYERS, MOST_DURATIONS = 2, 16
+
+
+class Model(ctypes.Structure):
+    """prnnTransducerModel_t."""
+
+    _fields_ = (
+        ("dataType", ctypes.c_int),
+        ("predictor", ctypes.c_int),
+        ("layers", ctypes.c_int64),
+        ("context", ctypes.c_int64),
+        ("predictorRelu", ctypes.c_int),
+        ("embeddingSize", ctypes.c_int64),
+        ("hiddenSize", ctypes.c_int64),
+        ("encoderSize", ctypes.c_int64),
+        ("joinerSize", ctypes.c_int64),
+        ("activation", ctypes.c_int),
+        ("classes", ctypes.c_int64),
+        ("blank", ctypes.c_int64),
+        ("durationCount", ctypes.c_int64),
+        ("durations", ctypes.c_int * MOST_DURATIONS),
+    )
+
+
+def _pointers(*names: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, ctypes.c_void_p) for name in names)
+
+
+class Weights(ctypes.Structure):
+    """prnnTransducerWeights_t."""
+
+    _fields_ = (
+        *_pointers("encoderWeight", "encoderBias", "embedding"),
+        *((name, ctypes.c_void_p * MOST_LAYERS) for name in ("inputWeights", "recurrentWeights")),
+        *((name, ctypes.c_void_p * MOST_LAYERS) for name in ("inputBiases", "recurrentBiases")),
+        *_pointers("predictorWeight", "predictorBias", "outputWeight", "outputBias"),
+    )
+
+
+class Options(ctypes.Structure):
+    """prnnTransducerSearchOptions_t."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("batch", "maxFrames", "maxSymbols"))
+
+
+class Bias(ctypes.Structure):
+    """prnnTransducerBias_t."""
+
+    _fields_ = (("nodes", ctypes.c_int64), *_pointers("next", "gains"))
+
+
+class Inputs(ctypes.Structure):
+    """prnnTransducerInputs_t."""
+
+    _fields_ = (*_pointers("frames", "lengths"), ("bias", ctypes.POINTER(Bias)))
+
+
+class State(ctypes.Structure):
+    """prnnTransducerState_t."""
+
+    _fields_ = _pointers("slots", "ahead", "h", "c", "context", "node")
+
+
+class Outputs(ctypes.Structure):
+    """prnnTransducerOutputs_t."""
+
+    _fields_ = _pointers("symbols", "counts", "frames", "durations", "logProbs", "confidences", "scores")
+
+
+class DecodeCase:
+    """A model. Its tensors may be changed before the first search."""
+
+    def __init__(
+        self,
+        predictor: str = "lstm",
+        dtype: torch.dtype = torch.float64,
+        layers: int = 1,
+        durations: tuple[int, ...] = (),
+        activation: str = "tanh",
+        blank: int = 0,
+        classes: int = 13,
+        hidden: int = 20,
+        joiner: int = 21,
+        encoder: int = 9,
+        context: int = 2,
+        relu: bool = False,
+        projected: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.dtype, self.predictor, self.layers, self.relu = dtype, predictor, layers, relu
+        self.activation, self.durations, self.blank, self.classes = activation, durations, blank, classes
+        self.hidden, self.context = hidden, context
+        embedding = 7
+        encoder = joiner if projected else encoder
+        gates = {"lstm": 4, "gru": 3, "stateless": 0}[predictor]
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int, scale: float = 1.0) -> Tensor:
+            values = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return (scale * values / shape[-1] ** 0.5).to(dtype)
+
+        first = (classes, embedding) if gates else (context, classes, hidden)
+        self.weights: dict[str, Tensor | None] = {
+            "encoderWeight": None if projected else random(joiner, encoder, scale=2.0),
+            "encoderBias": None if projected else random(joiner),
+            "embedding": random(*first, scale=3.0),
+            "predictorWeight": random(joiner, hidden, scale=3.0),
+            "predictorBias": random(joiner),
+            "outputWeight": random(classes + len(durations), joiner, scale=4.0),
+            "outputBias": random(classes + len(durations)),
+        }
+        self.layer_weights = [
+            {
+                "inputWeights": random(gates * hidden, embedding if layer == 0 else hidden, scale=2.0),
+                "recurrentWeights": random(gates * hidden, hidden, scale=2.0),
+                "inputBiases": random(gates * hidden, scale=3.0),
+                "recurrentBiases": random(gates * hidden, scale=3.0),
+            }
+            for layer in range(layers if gates else 0)
+        ]
+        self.encoder = encoder
+        self.model = Model(
+            {torch.float32: capi.FLOAT, torch.float64: capi.DOUBLE}[dtype],
+            *(KINDS[predictor], layers, context, relu, embedding, hidden, encoder, joiner),
+            *(int(activation == "relu"), classes, blank, len(durations), (ctypes.c_int * MOST_DURATIONS)(*durations)),
+        )
+        self.handle = capi.cpu_handle()
+        self.prepared: Tensor | None = None
+
+    def frames(self, batch: int, count: int, seed: int = 1) -> Tensor:
+        """Random encoder frames (N, T, E)."""
+        generator = torch.Generator().manual_seed(seed)
+        return 2 * torch.randn(batch, count, self.encoder, generator=generator, dtype=torch.float64).to(self.dtype)
+
+    def c_weights(self) -> Weights:
+        weights = Weights(**{name: None if w is None else w.data_ptr() for name, w in self.weights.items()})
+        for layer, tensors in enumerate(self.layer_weights):
+            for name, tensor in tensors.items():
+                getattr(weights, name)[layer] = None if tensor is None else tensor.data_ptr()
+        return weights
+
+    def call(self, name: str, **arguments: Any) -> int:
+        status: int = capi.call(name, handle=self.handle.pointer, model=ctypes.byref(self.model), **arguments)
+        return status
+
+    def check(self, name: str, **arguments: Any) -> None:
+        status = self.call(name, **arguments)
+        assert status == capi.SUCCESS, capi.message(self.handle.pointer)
+
+    def size(self, name: str, **arguments: Any) -> int:
+        size = ctypes.c_size_t()
+        self.check(name, sizeInBytes=ctypes.byref(size), **arguments)
+        return size.value
+
+    def prepare(self) -> Tensor:
+        if self.prepared is None:
+            size = self.size("GetTransducerPreparedSize")
+            self.prepared = torch.full((size,), 0xFF, dtype=torch.uint8)
+            self.check(
+                "PrepareTransducer",
+                weights=ctypes.byref(self.c_weights()),
+                prepared=self.prepared.data_ptr(),
+                preparedSizeInBytes=size,
+            )
+        return self.prepared
+
+    def state(self, slots: int) -> dict[str, Tensor]:
+        """Of so many streams that have not begun."""
+        size = (slots, self.layers, self.hidden)
+        state = {"ahead": torch.full((slots,), -1, dtype=torch.int32)}
+        if self.predictor == "stateless":
+            return state | {"context": torch.full((slots, self.context), -7, dtype=torch.int32)}
+        state["h"] = torch.full(size, torch.nan, dtype=self.dtype)
+        return state | ({"c": torch.full(size, torch.nan, dtype=self.dtype)} if self.predictor == "lstm" else {})
+
+    def search(
+        self,
+        frames: Tensor,
+        lengths: list[int] | None = None,
+        max_symbols: int = 8,
+        state: dict[str, Tensor] | None = None,
+        bias: tuple[Tensor, Tensor] | None = None,
+        workspace_size: int | None = None,
+    ) -> list[Found]:
+        """What prnnTransducerSearch finds in each utterance."""
+        frames = frames.contiguous()
+        batch, count, _ = frames.shape
+        room = (batch, count * max_symbols)
+        out = {name: torch.full(room, -9, dtype=torch.int32) for name in ("symbols", "frames", "durations")}
+        out |= {name: torch.full(room, -9, dtype=self.dtype) for name in ("logProbs", "confidences")}
+        out |= {"counts": torch.zeros(batch, dtype=torch.int32), "scores": torch.zeros(batch, dtype=torch.float64)}
+        options = Options(batch, count, max_symbols)
+        if workspace_size is None:
+            workspace_size = self.size("GetTransducerSearchWorkspaceSize", options=ctypes.byref(options))
+        workspace = torch.full((workspace_size,), 0xFF, dtype=torch.uint8)
+        lengths_tensor = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+        inputs = Inputs(frames.data_ptr(), None if lengths_tensor is None else lengths_tensor.data_ptr())
+        if bias is not None:
+            inputs.bias = ctypes.pointer(Bias(len(bias[0]), bias[0].data_ptr(), bias[1].data_ptr()))
+        pool = None if state is None else State(**{name: tensor.data_ptr() for name, tensor in state.items()})
+        wanted = {name: tensor.data_ptr() for name, tensor in out.items() if name != "durations" or self.durations}
+        self.check(
+            "TransducerSearch",
+            prepared=self.prepare().data_ptr(),
+            options=ctypes.byref(options),
+            inputs=ctypes.byref(inputs),
+            state=None if pool is None else ctypes.byref(pool),
+            outputs=ctypes.byref(Outputs(**wanted)),
+            workspace=workspace.data_ptr(),
+            workspaceSizeInBytes=workspace_size,
+        )
+        columns = [out[name] for name in ("symbols", "frames", "durations", "logProbs", "confidences")]
+        for column in columns:
+            for row, found in zip(column, out["counts"].tolist(), strict=True):
+                assert (row[found:] == -9).all(), "written beyond the symbols"
+        return [
+            Found(*(column[n, :found].tolist() for column in columns), float(out["scores"][n]))
+            for n, found in enumerate(out["counts"].tolist())
+        ]
+
+    def reference(
+        self,
+        frames: Tensor,
+        max_symbols: int = 8,
+        bias: tuple[Tensor, Tensor] | None = None,
+    ) -> Found:
+        """The same of one utterance (T, E) in float64."""
+        w = {name: None if tensor is None else tensor.double() for name, tensor in self.weights.items()}
+        layers = [
+            {name: None if t is None else t.double() for name, t in tensors.items()} for tensors in self.layer_weights
+        ]
+        activate = torch.tanh if self.activation == "tanh" else torch.relu
+        linear = torch.nn.functional.linear
+
+        def predict(symbol: int, state: Any) -> tuple[Tensor, Any]:
+            if self.predictor == "stateless":
+                context = [*(state or [self.blank] * self.context)[1:], symbol]
+                x = sum(w["embedding"][place, s] for place, s in enumerate(context))
+                return (torch.relu(x) if self.relu else x), context
+            x, after = w["embedding"][symbol], []
+            cell = torch.lstm_cell if self.predictor == "lstm" else torch.gru_cell
+            for layer, tensors in enumerate(layers):
+                zeros = torch.zeros(1, self.hidden, dtype=torch.float64)
+                before = state[layer] if state else (zeros, zeros)
+                arguments = tuple(tensors.values())
+                hidden = cell(x[None], before if self.predictor == "lstm" else before[0], *arguments)
+                after.append(hidden if self.predictor == "lstm" else (hidden,))
+                x = after[-1][0][0]
+            return x, after
+
+        def join(frame: Tensor, out: Tensor) -> Tensor:
+            x = frame if w["encoderWeight"] is None else linear(frame, w["encoderWeight"], w["encoderBias"])
+            g = linear(out, w["predictorWeight"], w["predictorBias"])
+            return linear(activate(x + g), w["outputWeight"], w["outputBias"])
+
+        def gains(symbols: list[int]) -> Tensor:
+            assert bias is not None
+            node = 0
+            for symbol in symbols:
+                node = int(bias[0][node, symbol])
+            row = bias[1][node].double().clone()
+            row[self.blank] = 0.0
+            return row
+
+        return greedy(
+            frames.double(),
+            predict,
+            join,
+            self.blank,
+            self.durations,
+            max_symbols,
+            None if bias is None else gains,
+        )
