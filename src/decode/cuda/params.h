@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "decode/cuda/plan.h"
+#include "decode/cuda/search_plan.h"
 
 namespace prnn::decode_cuda {
 

@@ -2,7 +2,7 @@
 // memory. A column's product does not depend on the other columns or on how many there are.
 #pragma once
 
-#include "decode/cuda/plan.h"
+#include "decode/cuda/search_plan.h"
 #include "rnn/cuda/mma/product.cuh"
 
 namespace prnn::decode_cuda {

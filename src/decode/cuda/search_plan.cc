@@ -1,4 +1,4 @@
-#include "decode/cuda/plan.h"
+#include "decode/cuda/search_plan.h"
 
 #include <algorithm>
 
