@@ -104,6 +104,7 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   }
   return chosen;
 }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 // Of a warp. `width`: of the groups of lanes that exchange values.

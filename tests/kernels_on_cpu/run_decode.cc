@@ -12,7 +12,9 @@
 #include "instructions.h"
 #include "decode/cuda/call.h"
 #include "decode/cuda/prepare.cu"
-#include "decode/cuda/search.cu"
+#include "decode/cuda/search_bfloat16.cu"
+#include "decode/cuda/search_float.cu"
+#include "decode/cuda/search_half.cu"
 
 extern "C" cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   std::memcpy(to, from, bytes);
@@ -101,8 +103,8 @@ int run(int multiprocessors, int shared_bytes, const char* call_name, const char
     return 1;
   }
   const BatchPlan batch = plan_batch(plan, args.options.batch);
-  std::printf("blocks=%d groups=%d slots=%d window=%d column_tiles=%d resident=%d\n", plan.blocks, batch.groups,
-              batch.slots, batch.window, batch.column_tiles, plan.is_resident);
+  std::printf("blocks=%d groups=%d slots=%d window=%d column_tiles=%d weight_bytes=%d\n", plan.blocks, batch.groups,
+              batch.slots, batch.window, batch.column_tiles, batch.weight_bytes);
   Arena counted(nullptr);
   cut_prepared(model, plan, counted);
   Array prepared = Array::of_bytes(counted.size(), 0xFF);

@@ -25,6 +25,10 @@ SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
          "the GPU has compute capability %d.%d; the transducer search needs at least 8.0", row.arch / 10,
          row.arch % 10);
   }
+  if (model.classes > kMostClasses) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "classes is %lld; the transducer search on a GPU takes at most %d",
+         static_cast<long long>(model.classes), kMostClasses);
+  }
   SearchPlan plan;
   if (!plan_search(model, row.multiprocessors, row.shared_bytes, plan)) {
     fail(PRNN_STATUS_NOT_SUPPORTED,

@@ -1,6 +1,8 @@
 // One call of the search: its prepared model and workspace cut into arrays. Made with NULL pointers it only counts.
 #pragma once
 
+#include <algorithm>
+
 #include "core/cuda/arena.h"
 #include "decode/cuda/params.h"
 #include "decode/decode.h"
@@ -51,8 +53,8 @@ inline SearchParams params_of(const TransducerModel& model, const SearchPlan& pl
   if (params.has_state) params.state = *args.state;
   params.outputs = args.outputs;
   for (int m = 0; m < kMatrices; ++m) params.tiles[m] = plan.tiles[m];
-  params.shared = plan.shared;
-  params.weight_bytes = plan.shared.activations - plan.shared.weights;
+  params.shared = batch.shared;
+  params.weight_bytes = batch.weight_bytes;
   params.joiner_stride = plan.joiner_stride;
   params.state_stride = plan.state_stride;
   params.blocks = plan.blocks;
@@ -62,6 +64,11 @@ inline SearchParams params_of(const TransducerModel& model, const SearchPlan& pl
   params.class_tiles = plan.class_tiles(model.classes);
   params.layers = plan.layers;
   params.units = plan.tiles[kRecurrent].count * kTileUnits;
+  params.state_pieces = Divisor(std::max(1, words_of(params.units, plan.element_bytes) / 2));
+  params.projection_pieces = Divisor(words_of(plan.tiles[kProjection].count * kTileRows, plan.element_bytes) / 2);
+  params.activation_pieces = Divisor(plan.tiles[kOutput].k_tiles * kKTileBytes / 16);
+  params.parts_of_column = Divisor(plan.blocks + (model.durationCount > 0 ? 2 : 1));
+  params.frames_of_slot = Divisor(batch.window);
   params.copies_frames = (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;
   return params;
 }

@@ -19,12 +19,22 @@ struct Prepared {
   float* output_bias;           // {row tiles, 16}
 };
 
+// Division by a number that the host knows, of numbers below 2^16: the kernel's way to an array's row and column.
+struct Divisor {
+  uint32_t divisor, factor;  // factor: 2^32 / divisor, rounded up; 0: by 1
+
+  Divisor() = default;
+  explicit Divisor(int by)
+      : divisor(static_cast<uint32_t>(by)),
+        factor(by == 1 ? 0 : static_cast<uint32_t>((UINT64_C(1) << 32) / divisor) + 1) {}
+};
+
 // A word of an exchange, T or two T, with the number of the round in which it was published.
 using TaggedWord = unsigned long long;
 
 // What a block has of a column of logits, published in one piece of 16 bytes. There are two more of each column: the
-// blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the row of the
-// block's output rows, or the number of the duration, and the lower half of the number of the round.
+// blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the class or the
+// number of the duration, and the lower half of the number of the round.
 struct alignas(16) ColumnPart {
   float best;           // of all classes but the blank: the highest logit with its gain
   float logit;          // the same without the gain
@@ -53,6 +63,9 @@ struct SearchParams {
   int class_tiles;  // row tiles of the output layer before that of the durations
   int layers, units;  // units: a multiple of kTileUnits
   bool copies_frames;  // frames begin at multiples of 16 bytes
+  // Of an index of pieces of 16 bytes: states and projections that are exchanged, two words a piece; columns of
+  // activations; parts of columns. And of a column.
+  Divisor state_pieces, projection_pieces, activation_pieces, parts_of_column, frames_of_slot;
 
   TaggedWord* states[2];   // {groups, slots, words of h}
   TaggedWord* projection;  // {groups, slots, words of the joiner's size}

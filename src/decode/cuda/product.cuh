@@ -17,7 +17,7 @@ __device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[ROW
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float sum[ROW_TILES][COLUMN_TILES][4] = {};
   const uint32_t own_column = columns + lane / 4 * stride + lane % 4 * 16;
-#pragma unroll 2
+#pragma unroll(COLUMN_TILES == 1 ? 4 : 2)
   for (int k = warp; k < k_tiles; k += kWarps) {
     uint4 operands[ROW_TILES][2];
 #pragma unroll

@@ -49,47 +49,55 @@ __device__ __forceinline__ float add_logs(float a, float b) {
   return larger + logf(expf(a - larger) + expf(b - larger));
 }
 
-// The log of a sum of exponentials, one after the other. NaN once a value is NaN or +infinity.
-struct LogSum {
-  float largest = kNever, sum = 0;
-
-  __device__ __forceinline__ void add(float value) {
-    if (value == kNever) return;
-    const float before = largest;
-    largest = fmaxf(largest, value);
-    sum = (before == kNever ? sum : sum * expf(before - largest)) + expf(value - largest);
-  }
-  // Over the lanes of a warp.
-  __device__ __forceinline__ float of_warp() const {
-    float all = largest;
-#pragma unroll
-    for (int bits = 16; bits > 0; bits /= 2) all = fmaxf(all, __shfl_xor_sync(kWholeWarp, all, bits));
-    float total = largest == kNever ? sum : sum * expf(largest - all);
-#pragma unroll
-    for (int bits = 16; bits > 0; bits /= 2) total += __shfl_xor_sync(kWholeWarp, total, bits);
-    return all + logf(total);
-  }
-};
-
-// The candidate with the highest value, of equal ones that with the lowest place.
-struct Best {
+// What rows or blocks say of a column, put together: the candidate with the highest value, of equal ones the lowest
+// class, and the logarithm of a sum of exponentials, which is NaN once a value is NaN or +infinity.
+struct Summary {
   float value = kNever, logit = kNever;
   int place = 0x7FFFFFFF;
+  float largest = kNever, sum = 0;
 
   __device__ __forceinline__ void take(float other, float other_logit, int other_place) {
     if (other > value || (other == value && other_place < place)) {
       value = other, logit = other_logit, place = other_place;
     }
   }
-  __device__ __forceinline__ void take_over_warp() {
+  __device__ __forceinline__ void add(float log_value) {
+    if (log_value == kNever) return;
+    const float before = largest;
+    largest = fmaxf(largest, log_value);
+    sum = (before == kNever ? sum : sum * expf(before - largest)) + expf(log_value - largest);
+  }
+  __device__ __forceinline__ float log_sum() const { return largest + logf(sum); }
+};
+
+// The summaries of groups of LANES lanes, in each of these lanes. Those of several columns, so that one's shuffles fill
+// the other's latencies.
+template <int LANES, int COUNT>
+__device__ __forceinline__ void summarise_over_lanes(Summary (&summaries)[COUNT]) {
+  float own[COUNT];
 #pragma unroll
-    for (int bits = 16; bits > 0; bits /= 2) {
-      const float other = __shfl_xor_sync(kWholeWarp, value, bits);
-      const float other_logit = __shfl_xor_sync(kWholeWarp, logit, bits);
-      take(other, other_logit, __shfl_xor_sync(kWholeWarp, place, bits));
+  for (int c = 0; c < COUNT; ++c) own[c] = summaries[c].largest;
+#pragma unroll
+  for (int bits = LANES / 2; bits > 0; bits /= 2) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) {
+      Summary& s = summaries[c];
+      s.largest = fmaxf(s.largest, __shfl_xor_sync(kWholeWarp, s.largest, bits));
+      const float value = __shfl_xor_sync(kWholeWarp, s.value, bits);
+      const float logit = __shfl_xor_sync(kWholeWarp, s.logit, bits);
+      s.take(value, logit, __shfl_xor_sync(kWholeWarp, s.place, bits));
     }
   }
-};
+#pragma unroll
+  for (int c = 0; c < COUNT; ++c) {
+    if (own[c] != kNever) summaries[c].sum *= expf(own[c] - summaries[c].largest);
+  }
+#pragma unroll
+  for (int bits = LANES / 2; bits > 0; bits /= 2) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) summaries[c].sum += __shfl_xor_sync(kWholeWarp, summaries[c].sum, bits);
+  }
+}
 
 template <class T, int COLUMN_TILES>
 struct Search {
@@ -123,6 +131,11 @@ struct Search {
         slots(reinterpret_cast<Slot*>(shared + params.shared.slots)),
         columns(reinterpret_cast<Column*>(shared + params.shared.columns)),
         next_utterance(group) {}
+
+  static __device__ __forceinline__ int quotient(int number, const Divisor& by) {
+    return by.factor == 0 ? number : static_cast<int>(__umulhi(static_cast<unsigned>(number), by.factor));
+  }
+  __device__ __forceinline__ int slot_of(int column) const { return quotient(column, p.frames_of_slot); }
 
   __device__ __forceinline__ float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
   __device__ __forceinline__ float4* sums() const { return reinterpret_cast<float4*>(memory + p.shared.sums); }
@@ -159,7 +172,9 @@ struct Search {
     // Columns beyond the sizes of the layers stay zero, and what is multiplied without being used is a number.
     for (int i = p.shared.activations + 4 * threadIdx.x; i < p.shared.sums; i += 4 * kThreads)
       *reinterpret_cast<uint32_t*>(memory + i) = 0;
-    for (int layer = 0; layer < p.layers; ++layer) {
+#pragma unroll
+    for (int layer = 0; layer < PRNN_MAX_PREDICTOR_LAYERS; ++layer) {
+      if (layer >= p.layers) continue;
       const int units = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share.count * kTileUnits;
       for (int i = threadIdx.x; i < units * kSlots; i += kThreads) floats(p.shared.cells[layer])[i] = 0;
     }
@@ -178,12 +193,11 @@ struct Search {
   // By the first thread: free slots take the next utterances of the group.
   __device__ __forceinline__ void take_utterances() {
     for (int s = 0; s < p.slots; ++s) {
-      Slot& slot = slots[s];
-      if (slot.utterance >= 0 || next_utterance >= p.options.batch) continue;
+      Slot& taken = slots[s];
+      if (taken.utterance >= 0 || next_utterance >= p.options.batch) continue;
       const int n = next_utterance;
       next_utterance += p.sizes.replicas;
       const int frames = static_cast<int>(p.options.maxFrames);
-      Slot taken = {};
       taken.utterance = n;
       taken.stream = p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n;
       taken.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
@@ -193,13 +207,14 @@ struct Search {
       taken.closes = taken.frame >= taken.length;
       taken.step = has_begun ? (taken.closes ? Step::kNone : Step::kResume) : Step::kBegin;
       taken.has_changed = !has_begun;
+      taken.in_frame = taken.count = taken.node = 0;
+      taken.score = 0;
       taken.symbol = static_cast<int>(p.model.blank);
       if (has_begun && p.bias.nodes > 0) taken.node = p.state.node[taken.stream];
       if (!is_recurrent()) {
         for (int i = 0; i < p.model.context; ++i)
           taken.context[i] = has_begun ? p.state.context[taken.stream * p.model.context + i] : taken.symbol;
       }
-      slot = taken;
     }
   }
 
@@ -221,7 +236,9 @@ struct Search {
 
   // Of an utterance that ends: its state, each block's own units of it.
   __device__ __forceinline__ void write_states() {
-    for (int layer = 0; layer < p.layers; ++layer) {
+#pragma unroll
+    for (int layer = 0; layer < PRNN_MAX_PREDICTOR_LAYERS; ++layer) {
+      if (layer >= p.layers) continue;
       const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
       for (int i = threadIdx.x; i < own.count * kTileUnits * p.slots; i += kThreads) {
         const int s = i % p.slots, own_unit = i / p.slots, unit = own.first * kTileUnits + own_unit;
@@ -302,19 +319,19 @@ struct Search {
 
   // Waits for the rows of these slots into shared memory. False: give up.
   template <class Wanted>
-  __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, int row_words, char* to, int stride,
+  __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, const Divisor& pieces, char* to, int stride,
                                               const Wanted& is_wanted) {
-    const int pieces = row_words / 2;
     gather(
-        p.slots * pieces,
-        [&](int i) -> const void* { return is_wanted(i / pieces) ? rows + 2 * static_cast<int64_t>(i) : nullptr; },
+        p.slots * static_cast<int>(pieces.divisor),
+        [&](int i) -> const void* { return is_wanted(quotient(i, pieces)) ? rows + 2 * i : nullptr; },
         [](const void* from) { return load_tagged(from); },
         [&](const TwoLongs& v) {
           return static_cast<uint32_t>(v.first >> 32) == round && static_cast<uint32_t>(v.second >> 32) == round;
         },
         [&](int i, const TwoLongs& v) {
-          *reinterpret_cast<uint2*>(to + i / pieces * stride + i % pieces * 8) = {static_cast<uint32_t>(v.first),
-                                                                                  static_cast<uint32_t>(v.second)};
+          const int row = quotient(i, pieces), piece = i - row * static_cast<int>(pieces.divisor);
+          *reinterpret_cast<uint2*>(to + row * stride + piece * 8) = {static_cast<uint32_t>(v.first),
+                                                                      static_cast<uint32_t>(v.second)};
         },
         p.timed_out, timed_out);
     return __syncthreads_or(timed_out) == 0;
@@ -326,8 +343,8 @@ struct Search {
     } else {
       step_cells<PRNN_GRU>(layer);
     }
-    const int row_words = words(p.units);
-    return gather_rows(p.states[layer] + static_cast<int64_t>(group) * p.slots * row_words, row_words,
+    if (layer == 0) copy_frames();
+    return gather_rows(p.states[layer] + static_cast<int64_t>(group) * p.slots * words(p.units), p.state_pieces,
                        memory + p.shared.states[layer], p.state_stride, [&](int s) { return advances(s); });
   }
 
@@ -336,7 +353,9 @@ struct Search {
     const int hidden = static_cast<int>(p.model.hiddenSize);
     for (int s = 0; s < p.slots; ++s) {
       if (slots[s].step != Step::kResume) continue;
-      for (int layer = 0; layer < p.layers; ++layer) {
+#pragma unroll
+      for (int layer = 0; layer < PRNN_MAX_PREDICTOR_LAYERS; ++layer) {
+        if (layer >= p.layers) continue;
         const int64_t row = (static_cast<int64_t>(slots[s].stream) * p.layers + layer) * hidden;
         for (int i = threadIdx.x; i < hidden; i += kThreads)
           reinterpret_cast<T*>(state_row(layer, s))[i] = static_cast<const T*>(p.state.h)[row + i];
@@ -383,13 +402,14 @@ struct Search {
         if (!step_layer(1)) return false;
       }
     } else {
+      copy_frames();
       sum_embeddings();
     }
     project();
     if (is_recurrent()) multiply_gates(kRecurrent, 0, floats(p.shared.recurrent[0]));
     if (p.layers > 1) multiply_gates(kUpperRecurrent, 1, floats(p.shared.recurrent[1]));
     const int row_words = words(p.tiles[kProjection].count * kTileRows);
-    return gather_rows(p.projection + static_cast<int64_t>(group) * p.slots * row_words, row_words,
+    return gather_rows(p.projection + static_cast<int64_t>(group) * p.slots * row_words, p.projection_pieces,
                        memory + p.shared.projection, p.joiner_stride,
                        [&](int s) { return slots[s].step != Step::kNone && !slots[s].closes; });
   }
@@ -417,18 +437,21 @@ struct Search {
   // Starts to copy the frames of the round's windows. After an utterance's last frame comes that frame again.
   __device__ __forceinline__ void copy_frames() {
     const int joiner = static_cast<int>(p.model.joinerSize);
-    const int per_copy = p.copies_frames ? 16 / static_cast<int>(sizeof(T)) : 1, pieces = joiner / per_copy;
-    for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
-      const int column = i / pieces, element = i % pieces * per_copy, s = column / p.window;
+    constexpr int kPerCopy = 16 / sizeof(T);
+    for (int column = warp; column < p.slots * p.window; column += kWarps) {
+      const int s = slot_of(column);
       if (!is_live(s)) continue;
-      const int frame = min(slots[s].frame + column % p.window, slots[s].length - 1);
+      const int frame = min(slots[s].frame + column - s * p.window, slots[s].length - 1);
       const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
-      const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner + element;
-      T* const to = reinterpret_cast<T*>(column_row(column)) + element;
+      const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner;
+      T* const to = reinterpret_cast<T*>(column_row(column));
       if (p.copies_frames) {
-        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+        for (int i = lane * kPerCopy; i < joiner; i += 32 * kPerCopy) {
+          asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to + i)), "l"(from + i)
+                       : "memory");
+        }
       } else {
-        *to = *from;
+        for (int i = lane; i < joiner; i += 32) to[i] = from[i];
       }
     }
   }
@@ -450,13 +473,13 @@ struct Search {
 
   // From frames and projections to the output layer's input, in place.
   __device__ __forceinline__ void activate_columns() {
-    const int pieces = p.tiles[kOutput].k_tiles * kKTileBytes / 16;
+    const int pieces = static_cast<int>(p.activation_pieces.divisor);
     for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
-      const int column = i / pieces, s = column / p.window;
+      const int column = quotient(i, p.activation_pieces), piece = i - column * pieces, s = slot_of(column);
       if (!is_live(s)) continue;
-      uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + i % pieces;
+      uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + piece;
       const uint4 x = *at;
-      const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[i % pieces];
+      const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[piece];
       *at = {activate_word(x.x, g.x), activate_word(x.y, g.y), activate_word(x.z, g.z), activate_word(x.w, g.w)};
     }
     __syncthreads();
@@ -471,14 +494,14 @@ struct Search {
 
   // The most probable duration of a column, whose logits the warp's lanes have in their order; the others have -infinity.
   __device__ __forceinline__ void publish_duration(ColumnPart* parts, float logit, int place) const {
-    LogSum log_sum;
-    log_sum.add(logit);
-    Best best;
-    best.take(logit, logit, place);
-    best.take_over_warp();
-    const float log_prob = best.value - log_sum.of_warp();
+    Summary all[1];
+    all[0].add(logit);
+    all[0].take(logit, logit, place);
+    summarise_over_lanes<32>(all);
+    const bool exists = all[0].place >= 0 && all[0].place < kTileRows;
     if (lane == 0)
-      publish_part(parts + p.blocks + 1, {log_prob, 0, 0, place_and_round(best.place < kTileRows ? best.place : 0)});
+      publish_part(parts + p.blocks + 1,
+                   {all[0].value - all[0].log_sum(), 0, 0, place_and_round(exists ? all[0].place : 0)});
   }
 
   // The own rows of the output layer, and what they say of each column.
@@ -488,8 +511,7 @@ struct Search {
     const float* const bias = floats(p.shared.output_bias);
     const int classes = static_cast<int>(p.model.classes);
     ColumnPart* const parts = parts_of_round();
-    Best best[COLUMN_TILES];
-    LogSum log_sum[COLUMN_TILES];
+    Summary summaries[COLUMN_TILES];
     multiply_rows<T, COLUMN_TILES, false>(
         tiles[kOutput], shared_address(memory + p.shared.activations), p.joiner_stride, sums(), floats(p.shared.results),
         kResultsStride, [&](int tile, int rows) {
@@ -505,80 +527,92 @@ struct Search {
             if (is_class && row == p.model.blank)
               publish_part(parts + column * (p.blocks + 2) + p.blocks, {logit, 0, 0, place_and_round(0)});
             if (is_class && row != p.model.blank) {
-              log_sum[c].add(logit);
-              best[c].take(logit + gain(column, row), logit, own_row);
+              summaries[c].add(logit);
+              summaries[c].take(logit + gain(column, row), logit, row);
             }
             if (has_durations)
               publish_duration(parts + column * (p.blocks + 2), is_duration ? logit : kNever, duration);
           }
         });
+    summarise_over_lanes<32>(summaries);
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c) {
-      best[c].take_over_warp();
-      const float of_block = log_sum[c].of_warp();
+      const Summary& own_part = summaries[c];
       if (lane == 0) {
         publish_part(parts + (warp + c * kWarps) * (p.blocks + 2) + block,
-                     {best[c].value, best[c].logit, of_block, place_and_round(best[c].place & 0xFFFF)});
+                     {own_part.value, own_part.logit, own_part.log_sum(), place_and_round(own_part.place & 0xFFFF)});
       }
     }
   }
 
   __device__ __forceinline__ float gain(int column, int row) const {
-    const int s = column / p.window;
-    if (p.bias.nodes == 0 || s >= p.slots || row == p.model.blank) return 0;
+    if (p.bias.nodes == 0) return 0;
+    const int s = slot_of(column);
+    if (s >= p.slots || row == p.model.blank) return 0;
     return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + row];
   }
 
   // Waits for what all blocks say of the columns that have frames, and of column 0, so that in every round every block
   // has heard of every other.
   __device__ __forceinline__ bool gather_parts() {
-    const int of_column = p.blocks + 1 + (p.model.durationCount > 0 ? 1 : 0);
+    const int of_column = static_cast<int>(p.parts_of_column.divisor);
     const ColumnPart* const parts = parts_of_round();
     gather(
         kColumns * of_column,
         [&](int i) -> const void* {
-          const int column = i / of_column, s = column / p.window;
-          const bool has_frame =
-              s < p.slots && is_live(s) && slots[s].frame + column % p.window < slots[s].length;
-          return has_frame || column == 0 ? parts + column * (p.blocks + 2) + i % of_column : nullptr;
+          const int column = quotient(i, p.parts_of_column);
+          return column == 0 || has_frame(column) ? parts + i + column * (p.blocks + 2 - of_column) : nullptr;
         },
         [](const void* from) { return load_part(from); },
         [&](const TwoLongs& v) { return (static_cast<uint32_t>(v.second >> 32) & 0xFFFF) == (round & 0xFFFF); },
         [&](int i, const TwoLongs& v) {
-          reinterpret_cast<TwoLongs*>(memory + p.shared.sums)[i / of_column * (p.blocks + 2) + i % of_column] = v;
+          const int column = quotient(i, p.parts_of_column);
+          reinterpret_cast<TwoLongs*>(memory + p.shared.sums)[i + column * (p.blocks + 2 - of_column)] = v;
         },
         p.timed_out, timed_out);
     return __syncthreads_or(timed_out) == 0;
   }
 
-  // What each column says, from all blocks' parts; a warp for each.
+  __device__ __forceinline__ bool has_frame(int column) const {
+    const int s = slot_of(column);
+    return s < p.slots && is_live(s) && slots[s].frame + column - s * p.window < slots[s].length;
+  }
+
+  // What each column says, from all blocks' parts; kColumnLanes lanes for each, whatever the number of columns, so that
+  // the sums have one order.
   __device__ __forceinline__ void read_columns() {
-    for (int column = warp; column < p.slots * p.window; column += kWarps) {
-      const int s = column / p.window;
-      if (!is_live(s) || slots[s].frame + column % p.window >= slots[s].length) continue;
+    constexpr int kColumnLanes = 8, kPerWarp = 32 / kColumnLanes;
+    for (int first = warp; first < kColumns; first += kPerWarp * kWarps) {
+      const int column = first + lane / kColumnLanes * kWarps;
+      const bool is_wanted = column < kColumns && has_frame(column);
       const ColumnPart* const parts =
           reinterpret_cast<const ColumnPart*>(memory + p.shared.sums) + column * (p.blocks + 2);
-      Best best;
-      LogSum log_sum;
-      for (int b = lane; b < p.blocks; b += 32) {
-        const ColumnPart part = parts[b];
-        const int first = share_of(p.tiles[kOutput], p.blocks, b).first * kTileRows;
-        best.take(part.best, part.logit, first + static_cast<int>(part.place_and_round >> 16));
-        log_sum.add(part.log_sum);
+      Summary summaries[1];
+      Summary& summary = summaries[0];
+      if (is_wanted) {
+        for (int b = lane % kColumnLanes; b < p.blocks; b += kColumnLanes) {
+          const ColumnPart part = parts[b];
+          summary.take(part.best, part.logit, static_cast<int>(part.place_and_round >> 16));
+          summary.largest = fmaxf(summary.largest, part.log_sum);
+        }
+        for (int b = lane % kColumnLanes; b < p.blocks; b += kColumnLanes) {
+          const float log_sum = parts[b].log_sum;
+          if (log_sum != kNever) summary.sum += expf(log_sum - summary.largest);
+        }
       }
-      best.take_over_warp();
-      const float others = log_sum.of_warp(), blank = parts[p.blocks].best, all = add_logs(others, blank);
-      if (lane != 0) continue;
+      summarise_over_lanes<kColumnLanes>(summaries);
+      if (!is_wanted || lane % kColumnLanes != 0) continue;
+      const float others = summary.log_sum(), blank = parts[p.blocks].best, all = add_logs(others, blank);
       Column found = {-1, 1, blank - all, 0, 0, 0};
       if (!(fabsf(all) < INFINITY)) {
         found.log_prob = kNever;
       } else {
-        if (best.value > blank || (best.value == blank && best.place < p.model.blank)) {
-          found.symbol = best.place;
+        if (summary.value > blank || (summary.value == blank && summary.place < p.model.blank)) {
+          found.symbol = summary.place;
           found.duration = 0;
-          found.log_prob = best.logit - all;
-          found.confidence = best.logit - others;
-          found.gain = gain(column, best.place);
+          found.log_prob = summary.logit - all;
+          found.confidence = summary.logit - others;
+          found.gain = gain(column, summary.place);
         }
         if (p.model.durationCount > 0) {
           const ColumnPart part = parts[p.blocks + 1];
@@ -594,54 +628,54 @@ struct Search {
 
   // Goes through the window's frames up to a symbol; warp s for slot s.
   __device__ __forceinline__ void take_frames() {
-    if (warp >= p.slots || slots[warp].utterance < 0) return;
-    Slot slot = slots[warp];
-    __syncwarp();
+    if (warp >= p.slots || lane != 0 || slots[warp].utterance < 0) return;
+    Slot& slot = slots[warp];
     slot.step = Step::kNone;
     if (!slot.closes) {
-      int at = 0;
+      int at = 0, frame = slot.frame, in_frame = slot.in_frame;
+      const int length = slot.length;
+      double score = slot.score;
       bool emits = false;
-      while (!emits && at < p.window && slot.frame < slot.length) {
+      while (!emits && at < p.window && frame < length) {
         const Column& column = columns[warp * p.window + at];
-        slot.score += static_cast<double>(column.log_prob) + static_cast<double>(column.duration_log_prob);
+        score += static_cast<double>(column.log_prob) + static_cast<double>(column.duration_log_prob);
         int duration = column.duration;
         if (column.symbol >= 0) {
           emits = true;
-          ++slot.in_frame;
-          if (slot.in_frame >= p.options.maxSymbols) duration = max(1, duration);
-          emit(slot, column, duration);
+          ++in_frame;
+          if (in_frame >= p.options.maxSymbols) duration = max(1, duration);
+          score += static_cast<double>(column.gain);
+          emit(slot, column, frame, duration);
         }
-        if (duration > 0) slot.in_frame = 0;
-        slot.frame += duration;
+        if (duration > 0) in_frame = 0;
+        frame += duration;
         at += duration;
       }
-      slot.closes = slot.frame >= slot.length;
-      if (emits && (!slot.closes || p.has_state)) slot.step = Step::kAdvance;
+      slot.frame = frame;
+      slot.in_frame = in_frame;
+      slot.score = score;
+      const bool ends = frame >= length;
+      slot.closes = ends && p.has_state;
+      if (emits && (!ends || p.has_state)) slot.step = Step::kAdvance;
       if (emits) slot.has_changed = 1;
-      if (!slot.closes || p.has_state) {
-        if (lane == 0) slots[warp] = slot;
-        return;
-      }
+      if (!ends || p.has_state) return;
     }
-    if (lane != 0) return;
     if (writes(warp)) write_end(slot);
-    slots[warp].utterance = -1;
-    slots[warp].closes = 0;
-    slots[warp].step = Step::kNone;
+    slot.utterance = -1;
+    slot.closes = 0;
   }
 
-  __device__ __forceinline__ void emit(Slot& slot, const Column& column, int duration) const {
-    if (lane == 0 && writes(warp)) {
+  __device__ __forceinline__ void emit(Slot& slot, const Column& column, int frame, int duration) const {
+    if (writes(warp)) {
       const int64_t at = slot.utterance * p.options.maxFrames * p.options.maxSymbols + slot.count;
       p.outputs.symbols[at] = column.symbol;
-      if (p.outputs.frames != nullptr) p.outputs.frames[at] = slot.frame;
+      if (p.outputs.frames != nullptr) p.outputs.frames[at] = frame;
       if (p.outputs.durations != nullptr) p.outputs.durations[at] = duration;
       if (p.outputs.logProbs != nullptr) static_cast<float*>(p.outputs.logProbs)[at] = column.log_prob;
       if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = column.confidence;
     }
     ++slot.count;
     slot.symbol = column.symbol;
-    slot.score += static_cast<double>(column.gain);
     if (p.bias.nodes > 0) slot.node = p.bias.next[slot.node * p.model.classes + column.symbol];
     if (!is_recurrent()) {
       for (int i = 0; i + 1 < p.model.context; ++i) slot.context[i] = slot.context[i + 1];
@@ -659,8 +693,11 @@ struct Search {
       __syncthreads();
       if (!has_utterances()) return;
       ++round;
-      copy_frames();
-      if (any_steps() && !step_predictors()) return;
+      if (!any_steps()) {
+        copy_frames();
+      } else if (!step_predictors()) {
+        return;
+      }
       asm volatile("cp.async.wait_all;" ::: "memory");
       __syncthreads();
       activate_columns();

@@ -5,6 +5,8 @@
 namespace prnn::decode_cuda {
 namespace {
 
+constexpr int kLeastColumnTiles = 3;  // for which weights give way, the last ones off the critical path
+
 int tiles_of(int64_t rows, int per_tile) { return static_cast<int>((rows + per_tile - 1) / per_tile); }
 
 // An odd number of 64 bytes, so that eight columns' loads of 16 bytes meet no bank twice.
@@ -30,23 +32,21 @@ int64_t bytes_of_block(const SearchPlan& plan, int block) {
 
 int most_tiles(const SearchPlan& plan, Matrix m) { return tiles_of(plan.tiles[m].count, plan.blocks); }
 
-// All but the weights, which come first and have what is left.
-int64_t lay_out(SearchPlan& plan, int64_t weight_bytes) {
+// The weights come first and have what is left. Negative: there is not enough for the others.
+SharedLayout lay_out(const SearchPlan& plan, int column_tiles) {
   int64_t at = 0;
   const auto take = [&](int64_t bytes) {
     const int64_t begin = at;
     at += (bytes + 127) / 128 * 128;
     return static_cast<int>(begin);
   };
-  const int columns = plan.column_tiles * kTileColumns;
-  SharedLayout& shared = plan.shared;
-  shared = {};
-  shared.weights = take(weight_bytes);
+  const int columns = column_tiles * kTileColumns;
+  SharedLayout shared{};
   shared.activations = take(int64_t{columns} * plan.joiner_stride);
   for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
     shared.states[layer] = take(int64_t{kSlots} * plan.state_stride);
   shared.projection = take(int64_t{kSlots} * plan.joiner_stride);
-  const int64_t sums = int64_t{2} * plan.column_tiles * kWarps * 32 * 16;
+  const int64_t sums = int64_t{2} * column_tiles * kWarps * 32 * 16;
   shared.sums = take(std::max(sums, int64_t{columns} * (plan.blocks + 2) * 16));
   const int gates = std::max(most_tiles(plan, kProjection), most_tiles(plan, kUpperInput)) * kTileRows;
   shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * (kTileColumns + 1)));
@@ -59,21 +59,18 @@ int64_t lay_out(SearchPlan& plan, int64_t weight_bytes) {
   shared.output_bias = take(4 * int64_t{most_tiles(plan, kOutput)} * kTileRows);
   shared.columns = take(int64_t{columns} * kColumnBytes);
   shared.slots = take(int64_t{kSlots} * kSlotBytes);
-  shared.total = static_cast<int>(at);
-  return at;
+  shared.weights = static_cast<int>(at);
+  shared.total = static_cast<int>(plan.shared_bytes / 128 * 128);
+  return shared;
 }
 
-// With so many blocks and columns: whether all weights find room, or, with `streams`, all but weights.
-bool fits(SearchPlan& plan, int64_t shared_bytes, bool streams) {
+// Whether all weights find room with so many blocks and columns.
+bool fits(SearchPlan& plan) {
   share_out(plan);
   int64_t weights = 0;
   for (int block = 0; block < plan.blocks; ++block) weights = std::max(weights, bytes_of_block(plan, block));
-  const int64_t others = lay_out(plan, 0);
-  if (others > shared_bytes) return false;
-  plan.is_resident = others + weights + 127 <= shared_bytes;
-  if (!plan.is_resident && !streams) return false;
-  lay_out(plan, plan.is_resident ? weights : (shared_bytes - others) / 128 * 128);
-  return true;
+  const SharedLayout shared = lay_out(plan, plan.column_tiles);
+  return shared.weights + weights <= shared.total;
 }
 
 }  // namespace
@@ -92,17 +89,26 @@ bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_
   plan.tiles[kRecurrent] = {plan.layers > 0 ? unit_tiles : 0, of_hidden, 0};
   plan.tiles[kUpperInput] = plan.tiles[kUpperRecurrent] = {plan.layers > 1 ? unit_tiles : 0, of_hidden, 0};
 
-  for (const bool streams : {false, true}) {
-    const int most = streams ? kMostColumnTiles / 2 : kMostColumnTiles;
-    for (plan.column_tiles = most; plan.column_tiles > 0; plan.column_tiles /= 2) {
-      for (plan.blocks = streams ? multiprocessors : 1; plan.blocks <= multiprocessors; ++plan.blocks) {
-        if (!fits(plan, shared_bytes, streams)) continue;
-        plan.groups = multiprocessors / plan.blocks;
-        return true;
-      }
-    }
+  plan.shared_bytes = shared_bytes;
+
+  SearchPlan best = plan;
+  for (plan.column_tiles = kMostColumnTiles; plan.column_tiles > 0; --plan.column_tiles) {
+    plan.blocks = 1;
+    while (plan.blocks <= multiprocessors && !fits(plan)) ++plan.blocks;
+    if (plan.blocks > multiprocessors) continue;
+    plan.groups = multiprocessors / plan.blocks;
+    if (plan.groups * plan.column_tiles > best.groups * best.column_tiles) best = plan;
   }
-  return false;
+  plan = best;
+  if (plan.groups == 0) {
+    plan.blocks = multiprocessors;
+    plan.groups = 1;
+    share_out(plan);
+  }
+  plan.column_tiles = std::max(plan.column_tiles, kLeastColumnTiles);
+  while (plan.column_tiles > 0 && lay_out(plan, plan.column_tiles).weights > shared_bytes / 128 * 128)
+    --plan.column_tiles;
+  return plan.column_tiles > 0;
 }
 
 BatchPlan plan_batch(const SearchPlan& plan, int64_t batch) {
@@ -112,7 +118,9 @@ BatchPlan plan_batch(const SearchPlan& plan, int64_t batch) {
   const int columns = plan.column_tiles * kTileColumns;
   chosen.window = std::min(kMostWindow, columns / chosen.slots);
   chosen.column_tiles = 1;
-  while (chosen.column_tiles * kTileColumns < chosen.slots * chosen.window) chosen.column_tiles *= 2;
+  while (chosen.column_tiles * kTileColumns < chosen.slots * chosen.window) ++chosen.column_tiles;
+  chosen.shared = lay_out(plan, chosen.column_tiles);
+  chosen.weight_bytes = chosen.shared.total - chosen.shared.weights;
   return chosen;
 }
 

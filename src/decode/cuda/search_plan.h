@@ -18,6 +18,7 @@ constexpr int kKTileBytes = 64;  // of K
 constexpr int kSlots = 8;        // utterances that a group of blocks searches at once
 constexpr int kMostColumnTiles = 4;
 constexpr int kMostWindow = 8;  // frames of an utterance that are scored at once
+constexpr int kMostClasses = 1 << 16;
 
 // The products of a search, in the order in which their weights get room in shared memory; what finds none is read from
 // L2 each time. The last two are off the critical path.
@@ -62,10 +63,9 @@ struct SearchPlan {
   int layers;  // recurrent; 0: stateless
   int joiner_stride, state_stride;
   int blocks;        // of a group
-  int column_tiles;  // at most
   int groups;        // at most
-  SharedLayout shared;
-  bool is_resident;  // all weights
+  int column_tiles;  // at most
+  int64_t shared_bytes;
 
   int class_tiles(int64_t classes) const { return static_cast<int>((classes + kTileRows - 1) / kTileRows); }
 };
@@ -74,12 +74,15 @@ struct SearchPlan {
 constexpr int kColumnBytes = 48, kSlotBytes = 96;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. A plan depends on the model alone, so that an utterance's results do
-// not depend on the batch. Returns false where not even the activations find room.
+// not depend on the batch: of the numbers of column tiles that leave room for all weights, it takes the one with which
+// the GPU scores the most columns at once. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);
 
 // How a batch is searched: groups, utterances that a group has at once, and frames of each that are scored at once.
 struct BatchPlan {
   int groups, slots, window, column_tiles;
+  SharedLayout shared;
+  int weight_bytes;  // of resident weights at most
 };
 BatchPlan plan_batch(const SearchPlan& plan, int64_t batch);
 

@@ -1,3 +1,6 @@
+// Launches of the search; search_TYPE.cu have those of a type.
+#pragma once
+
 #include "decode/cuda/search.cuh"
 #include "rnn/cuda/common/launch.cuh"
 
@@ -19,12 +22,9 @@ cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_
   switch (column_tiles) {
     case 1: return launch<T, 1>(params, stream);
     case 2: return launch<T, 2>(params, stream);
+    case 3: return launch<T, 3>(params, stream);
     default: return launch<T, 4>(params, stream);
   }
 }
-
-template cudaError_t run_search<float>(const SearchParams&, int, cudaStream_t);
-template cudaError_t run_search<__half>(const SearchParams&, int, cudaStream_t);
-template cudaError_t run_search<__nv_bfloat16>(const SearchParams&, int, cudaStream_t);
 
 }  // namespace prnn::decode_cuda
