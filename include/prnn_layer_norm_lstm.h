@@ -53,7 +53,7 @@ typedef struct {
   int64_t batch;      /* N >= 1 */
   int64_t hiddenSize; /* H >= 1 */
   int reverse;        /* non-zero: from the last timestep to the first, so that h_{t-1} above reads h_{t+1} */
-  double epsilon;     /* >= 0; NONE: not used */
+  double epsilon;     /* at least FLT_MIN, 1.2e-38; NONE: not used */
   double zoneout;     /* z_t of every element where zoneoutMask is NULL: 0 to 1; in inference the probability */
   int allowTf32;      /* 1: on a GPU, factors of FLOAT's matrix products may be rounded to TF32, 10 bits of mantissa,
                        * in either call; 0: they are not. No effect on other types and on a CPU handle */

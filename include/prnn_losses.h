@@ -14,9 +14,9 @@
  * - Workspace is scratch for one call. Reserve space carries a forward call's state to the backward call and must stay
  *   as it is in between; a backward call only reads it and may be repeated. Both must be aligned to 16 bytes, as malloc
  *   and cudaMalloc align, and may be larger than asked for. Their sizes follow from the maxima in the options and not
- *   from the lengths; on a CPU handle the workspace's also from the number of OpenMP threads. A call there takes less,
- *   down to one thread's part, and computes as many sequences at once as it has room for: the number of threads may
- *   change between query and call.
+ *   from the lengths; on a CPU handle the workspace's also from the number of processors that the process has when it
+ *   first asks. They do not depend on the number of OpenMP threads, which may change between query and call. Less is
+ *   refused with BAD_PARAM.
  * - Lengths and symbols are checked on a CPU handle: BAD_PARAM, with sequence and value, before any output is written.
  *   On a CUDA handle, which cannot look without synchronising, a sequence with a bad length or symbol gets the cost NaN
  *   and zero gradients (in an alignment: score NaN, frames -1), and no address outside the arrays is touched.
@@ -39,7 +39,8 @@ extern "C" {
 typedef enum {
   PRNN_LOSS_LOGITS = 0,    /* unnormalised; the log-softmax over V is part of the loss */
   PRNN_LOSS_LOG_PROBS = 1, /* taken as they are; gradients are non-zero for the blank and the target symbols alone */
-  PRNN_LOSS_GATHERED = 2   /* RNN-T alone: V is 2, the log-probability of the blank and of the next target symbol */
+  PRNN_LOSS_GATHERED = 2   /* RNN-T and TDT alone: V is 2, the log-probability of the blank and of the next target
+                            * symbol; taken as they are */
 } prnnLossInput_t;
 
 /* How the target symbols of a batch lie. */
@@ -287,11 +288,14 @@ typedef enum {
 typedef struct {
   prnnDataType_t dataType;
   prnnDurationRNNTType_t type;
+  prnnLossInput_t input; /* LOGITS or, of TDT, GATHERED: duration logits are then log-probabilities, too */
   int64_t batch;         /* N >= 1 */
   int64_t maxFrames;     /* T >= 1; T_n may be 1 to T */
   int64_t maxTargets;    /* U >= 0; U_n may be 0 to U */
-  int64_t classes;       /* V >= 1 token logits of a cell: symbols, blank and, for MULTI_BLANK, big blanks */
-  int64_t blank;         /* 0 <= blank < V; for MULTI_BLANK at least durationCount, for the big blanks before it */
+  int64_t classes;       /* V >= 1 token logits of a cell: symbols, blank and, for MULTI_BLANK, big blanks; 2 for
+                          * GATHERED */
+  int64_t blank;         /* 0 <= blank < V; for MULTI_BLANK at least durationCount, for the big blanks before it; not
+                          * read for GATHERED */
   int64_t durationCount; /* D: 1 (0 for MULTI_BLANK) to PRNN_MAX_DURATIONS */
   int durations[PRNN_MAX_DURATIONS]; /* the first D are read, all different. TDT: of duration logit i, >= 0, at least
                                       * one > 0. MULTI_BLANK: of big blank i, >= 2 */
@@ -325,7 +329,8 @@ PRNN_API prnnStatus_t prnnGetDurationRNNTLossReserveSize(prnnHandle_t handle,
  * tokenLogits: {N, maxFrames, maxTargets + 1, V} and durationLogits: {N, maxFrames, maxTargets + 1, D}, cells apart by
  *   the options' strides. Logits that lie in one array {N, maxFrames, maxTargets + 1, V + D} are given by the addresses
  *   of its elements 0 and V and two strides of V + D. durationLogits is NULL for MULTI_BLANK.
- * targets: {N, maxTargets} symbols, 0 to V - 1 and no blank; may be NULL when maxTargets is 0.
+ * targets: {N, maxTargets} symbols, 0 to V - 1 and no blank; may be NULL when maxTargets is 0 and for GATHERED, where
+ *   they are not read.
  * frameLengths, targetLengths: {N}.
  * costs: {N}.
  * tokenGradients, durationGradients: as the logits, every cell's V or D elements written; both NULL when not wanted;
@@ -434,6 +439,68 @@ PRNN_API prnnStatus_t prnnJointRNNTLossBackward(prnnHandle_t handle, const prnnJ
                                                 void* encoderGradients, void* predictorGradients, void* weightGradients,
                                                 void* biasGradients, void* workspace, size_t workspaceSizeInBytes,
                                                 const void* reserveSpace, size_t reserveSizeInBytes);
+
+/* ---- TDT with its joiner ------------------------------------------------------------------------------------------
+ * prnnDurationRNNTLoss (TDT) of the logits that RNN-T with its joiner has, of V + D classes: the V token logits and, in
+ * the last D rows of weight and bias, the duration logits; likewise without ever holding them. The rest is as there:
+ * CUDA handles alone, products, "Real". */
+
+typedef struct {
+  prnnDataType_t dataType; /* these two as for prnnJointRNNTLoss */
+  prnnJointActivation_t activation;
+  int64_t batch;                     /* N >= 1 */
+  int64_t maxFrames;                 /* T >= 1; T_n may be 1 to T */
+  int64_t maxTargets;                /* U >= 0; U_n may be 0 to U */
+  int64_t rows;                      /* as for prnnJointRNNTLoss, without a pruneRange */
+  int64_t joinerSize;                /* J >= 1 */
+  int64_t classes;                   /* V >= 1, with the blank */
+  int64_t blank;                     /* 0 <= blank < V */
+  int64_t durationCount;             /* D: 1 to PRNN_MAX_DURATIONS */
+  int durations[PRNN_MAX_DURATIONS]; /* the first D are read: of duration logit i, all different, >= 0, one > 0 */
+  int64_t chunkCells;                /* as for prnnJointRNNTLoss */
+  int zeroInfinity;                  /* these five as for prnnDurationRNNTLoss */
+  double sigma;
+  double omega;
+  double fastEmitLambda;
+  double clamp;
+  double dropout; /* these two as for prnnJointRNNTLoss */
+  int allowTf32;
+} prnnJointTDTLossOptions_t;
+
+/* Fills in FLOAT, TANH and zeros, of which the caller replaces the sizes and durations. */
+PRNN_API prnnStatus_t prnnInitJointTDTLossOptions(prnnJointTDTLossOptions_t* options);
+
+/* Bytes of workspace that Forward and Backward want each, and of the reserve space between them. */
+PRNN_API prnnStatus_t prnnGetJointTDTLossWorkspaceSize(prnnHandle_t handle, const prnnJointTDTLossOptions_t* options,
+                                                       size_t* sizeInBytes);
+PRNN_API prnnStatus_t prnnGetJointTDTLossReserveSize(prnnHandle_t handle, const prnnJointTDTLossOptions_t* options,
+                                                     size_t* sizeInBytes);
+
+/* Costs, and gradients of the costs' sum, in one call.
+ * encoder: {N, maxFrames, J}. predictor: {N, maxTargets + 1, J}. weight: {V + D, J}. bias: {V + D} of Real, or NULL.
+ * All other arguments as for prnnJointRNNTLoss, gradients as the inputs. */
+PRNN_API prnnStatus_t prnnJointTDTLoss(prnnHandle_t handle, const prnnJointTDTLossOptions_t* options,
+                                       const void* encoder, const void* predictor, const void* weight, const void* bias,
+                                       const int* targets, const int* frameLengths, const int* targetLengths,
+                                       const unsigned long long* dropoutSeed, void* costs, void* encoderGradients,
+                                       void* predictorGradients, void* weightGradients, void* biasGradients,
+                                       void* workspace, size_t workspaceSizeInBytes);
+
+/* The same in two calls; see prnnJointRNNTLossForward. */
+PRNN_API prnnStatus_t prnnJointTDTLossForward(prnnHandle_t handle, const prnnJointTDTLossOptions_t* options,
+                                              const void* encoder, const void* predictor, const void* weight,
+                                              const void* bias, const int* targets, const int* frameLengths,
+                                              const int* targetLengths, const unsigned long long* dropoutSeed,
+                                              void* costs, void* workspace, size_t workspaceSizeInBytes,
+                                              void* reserveSpace, size_t reserveSizeInBytes);
+PRNN_API prnnStatus_t prnnJointTDTLossBackward(prnnHandle_t handle, const prnnJointTDTLossOptions_t* options,
+                                               const void* encoder, const void* predictor, const void* weight,
+                                               const void* bias, const int* targets, const int* frameLengths,
+                                               const int* targetLengths, const unsigned long long* dropoutSeed,
+                                               const void* costGradients, void* encoderGradients,
+                                               void* predictorGradients, void* weightGradients, void* biasGradients,
+                                               void* workspace, size_t workspaceSizeInBytes, const void* reserveSpace,
+                                               size_t reserveSizeInBytes);
 
 #ifdef __cplusplus
 }

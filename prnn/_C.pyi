@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__: str
+BUILT_FOR: str  # "CPU", or the CUDA toolkit and compute capabilities: "CUDA 13.0: 8.0, 9.0a"
 
 FLOAT: int
 DOUBLE: int
@@ -147,3 +148,49 @@ class Rnn:
 def gpu_names() -> list[str]: ...
 def describe_gpu(handle: Handle) -> str: ...
 def __getattr__(name: str) -> Any: ...  # the losses
+
+PREDICTOR_STATELESS: int
+PREDICTOR_LSTM: int
+PREDICTOR_GRU: int
+
+class TransducerModel:
+    def __init__(
+        self,
+        dtype: int,
+        predictor: int,
+        layers: int,
+        context: int,
+        predictor_relu: bool,
+        embedding: int,
+        hidden: int,
+        encoder: int,
+        joiner: int,
+        relu: bool,
+        classes: int,
+        blank: int,
+        durations: Sequence[int],
+    ) -> None: ...
+
+def transducer_prepared_size(handle: Handle, model: TransducerModel) -> int: ...
+def transducer_prepare(
+    handle: Handle,
+    model: TransducerModel,
+    others: Sequence[int],
+    layers: Sequence[Sequence[int]],
+    prepared: int,
+    size: int,
+) -> None: ...
+def transducer_workspace_size(handle: Handle, model: TransducerModel, sizes: tuple[int, int, int]) -> int: ...
+def transducer_search(
+    handle: Handle,
+    model: TransducerModel,
+    prepared: int,
+    sizes: tuple[int, int, int],
+    frames: int,
+    lengths: int,
+    bias: tuple[int, int, int] | None,
+    state: Sequence[int] | None,
+    outputs: Sequence[int],
+    workspace: int,
+    workspace_size: int,
+) -> None: ...

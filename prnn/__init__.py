@@ -10,6 +10,7 @@ from prnn.explain import explain
 from prnn.losses import (
     CTCLoss,
     JointRNNTLoss,
+    JointTDTLoss,
     MultiBlankRNNTLoss,
     RNNTLoss,
     TDTLoss,
@@ -18,6 +19,7 @@ from prnn.losses import (
     forced_align,
     get_rnnt_prune_ranges,
     joint_rnnt_loss,
+    joint_tdt_loss,
     multi_blank_rnnt_loss,
     mutual_information_recursion,
     rnnt_loss,
@@ -26,12 +28,13 @@ from prnn.losses import (
     rnnt_loss_smoothed,
     tdt_loss,
 )
-from prnn.transducer import Hypothesis, Transducer, TransducerConfig
+from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
 
 __all__ = [
     "CTCLoss",
     "Hypothesis",
     "JointRNNTLoss",
+    "JointTDTLoss",
     "MultiBlankRNNTLoss",
     "NotSupportedError",
     "RNNTLoss",
@@ -47,6 +50,7 @@ __all__ = [
     "forced_align",
     "get_rnnt_prune_ranges",
     "joint_rnnt_loss",
+    "joint_tdt_loss",
     "multi_blank_rnnt_loss",
     "mutual_information_recursion",
     "nn",
@@ -55,4 +59,5 @@ __all__ = [
     "rnnt_loss_simple",
     "rnnt_loss_smoothed",
     "tdt_loss",
+    "transducer_search",
 ]

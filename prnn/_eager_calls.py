@@ -13,7 +13,7 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
 from prnn._ops import _rnn_kernels as kernels
-from prnn._ops._handles import this_thread
+from prnn._ops._handles import DTYPES, this_thread
 from prnn._ops._layer import Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _PLAIN, _undisturbed
@@ -21,6 +21,7 @@ from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._steps import steps_of
 from prnn._ops.rnn import PlainCall, call_plainly, without_frozen_layers
 from prnn._own_parameters import OwnParameters, own_parameters
+from prnn._state_masks import configuration, uses_masks
 from prnn._torch_on_cpu import is_faster, run_operator, takes_torchs
 from prnn._torch_on_cuda import torchs_calls
 
@@ -206,11 +207,19 @@ class CallsOnCuda(EagerCalls):
         return super().run(module, input, states)
 
 
-def eager_calls(module: Any, input: Tensor, weights: Sequence[Tensor], config: Config) -> EagerCalls | None:
+def eager_calls(module: Any, input: Any) -> EagerCalls | None:
     """Of a module that is called with this input; None where its calls are others."""
-    if config.dropout > 0 or config.heads > 1 or not _undisturbed() or _is_autocast() or type(input) is not Tensor:
+    data = input.data if type(input) is PackedSequence else input
+    dropout = module.dropout if module.training and module.num_layers > 1 else 0.0
+    if dropout > 0 or module.heads > 1 or uses_masks(module) or type(data) is not Tensor or data.is_nested:
+        return None
+    if not _undisturbed() or _is_autocast() or data.dim() < 2 or data.size(-1) != module.input_size:
         return None
     parameters = own_parameters(module)
-    if parameters is None or not (input.is_cpu or input.is_cuda):
+    if parameters is None or not (data.is_cpu or data.is_cuda) or data.dtype not in DTYPES:
         return None
-    return (CallsOnCpu if input.is_cpu else CallsOnCuda)(module, parameters, input, weights, config)
+    first = parameters[0]
+    if any(p.dtype != data.dtype or p.device != data.device for p in parameters) or first.is_meta:
+        return None
+    weights, config = module._packed_weights(), configuration(module, module.mode, 0.0)
+    return (CallsOnCpu if data.is_cpu else CallsOnCuda)(module, parameters, data, weights, config)

@@ -161,6 +161,29 @@ def checked_lengths(lengths: Tensor | Sequence[int], batch: int, input: Tensor) 
     return lengths
 
 
+def lengths_of_mask(mask: object, lengths: object, input: object, batch_first: bool) -> Tensor:
+    """The lengths of a mask, bool in the shape of a padded input without its features: True in the first timesteps of
+    each sequence, at least in one."""
+    if lengths is not None:
+        raise ValueError("mask and lengths are given; both say how long the sequences are")
+    check_tensor(input, "input")  # a PackedSequence has lengths of its own
+    check_tensor(mask, "mask")
+    assert isinstance(mask, Tensor)
+    assert isinstance(input, Tensor)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask has dtype {mask.dtype}; it must have torch.bool")
+    if input.dim() != 3 or mask.shape != input.shape[:-1]:
+        found = f"mask has shape {tuple(mask.shape)}, and input {tuple(input.shape)}"
+        raise ValueError(f"{found}; input must have 3 dimensions, and mask those without its features")
+    time = 1 if batch_first else 0
+    found_lengths = mask.sum(time)
+    if not torch.compiler.is_compiling() and not mask.is_meta:
+        rises = ~mask.narrow(time, 0, mask.size(time) - 1) & mask.narrow(time, 1, mask.size(time) - 1)
+        if bool(rises.any()):
+            raise ValueError("mask is True after it was False; it must be True in the first timesteps of each sequence")
+    return found_lengths
+
+
 def check_reset(reset: object, input: Tensor) -> None:
     check_tensor(reset, "reset")
     assert isinstance(reset, Tensor)

@@ -75,7 +75,7 @@ class LayerNormLSTM(NotScriptable):
         recurrent_dropout: probability of dropout of h on its way into weight_hh, less than 1; one mask for all
             timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
         forget_bias: initial bias of the forget gate.
-        eps: added to the variances.
+        eps: added to the variances; more than 0.
 
     float16 and bfloat16 on the CPU are computed in float32, with weights that each call converts, and the results
     rounded once. Under ``torch.autocast`` the results have its type, on the CPU also computed in float32.
@@ -111,8 +111,8 @@ class LayerNormLSTM(NotScriptable):
             raise ValueError(f"normalize is {normalize!r}; it must be one of 'gates', 'products'")
         if not isinstance(eps, (int, float)) or isinstance(eps, bool):
             raise TypeError(f"eps is {eps!r}; it must be a number")
-        if not 0 <= eps < float("inf"):
-            raise ValueError(f"eps is {eps}; it must be at least 0")
+        if not torch.finfo(torch.float32).tiny <= eps < float("inf"):
+            raise ValueError(f"eps is {eps}; it must be a positive normal number of float32")
         if forget_bias is None:  # torch's default for other layers
             raise ValueError("forget_bias is None; it must be a finite number")
         check_forget_bias(forget_bias, True)

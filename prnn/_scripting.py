@@ -1,4 +1,4 @@
-"""TorchScript: torch.jit.script and torch.jit.trace, of which prnn's recurrent layers know nothing, and say so."""
+"""What prnn's recurrent layers share as modules: their name, and what they say to exporters that do not take them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from prnn._errors import NotSupportedError
 
 
 class NotScriptable(nn.Module):
-    """A base of modules that torch.compile and torch.export take and TorchScript does not."""
+    """A base of modules that torch.compile and torch.export take, and TorchScript and torch.onnx.export do not."""
 
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script asks a module for before it compiles it."""
@@ -23,3 +23,8 @@ class NotScriptable(nn.Module):
             f"prnn.nn.{type(self).__name__} cannot be recorded by {caller}; prnn.convert_back(model) makes torch.nn's "
             "layers of prnn.nn.RNN, GRU and LSTM, which can; torch.compile and torch.export take prnn's own"
         )
+
+    def _get_name(self) -> str:
+        """The name in a repr, which tells the layers of a converted model from torch.nn's."""
+        kind = type(self)
+        return f"prnn.nn.{kind.__name__}" if kind.__module__.startswith("prnn.") else kind.__name__

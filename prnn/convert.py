@@ -16,7 +16,6 @@ Classes = dict[type[torch.nn.Module], type[torch.nn.Module]]
 
 _TO_PRNN: Classes = {torch.nn.RNN: nn.RNN, torch.nn.GRU: nn.GRU, torch.nn.LSTM: nn.LSTM}
 _MASKS = ("zoneout", "recurrent_dropout")
-_OWN = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_eager_calls")
 _TO_TORCH: Classes = {nn.LSTMCell: torch.nn.LSTMCell} | {ours: theirs for theirs, ours in _TO_PRNN.items()}
 
 
@@ -48,7 +47,8 @@ def convert(model: Model, *, backend: str = "best") -> Model:
         backend: as prnn.nn.LSTM's.
 
     Returns:
-        model.
+        model, whose repr names the layers that prnn computes: prnn.nn.LSTM(80, 512). Warns where it has no recurrent
+        layers.
 
     Raises:
         TypeError: model is not a module, or is scripted.
@@ -58,6 +58,8 @@ def convert(model: Model, *, backend: str = "best") -> Model:
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
     found = _swappable(model, _TO_PRNN)
+    if not found and not any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        warnings.warn("model has no torch.nn.RNN, GRU or LSTM: nothing is converted", stacklevel=2)
     for module in found:
         if module.dropout == 1:
             raise ValueError(f"{module} has dropout 1.0; it must be less than 1")
@@ -89,7 +91,7 @@ def convert_back(model: Model) -> Model:
                 raise ValueError(f"{module} has {name}, which torch.nn's layers have not")
     for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "forget_bias", "heads", *_MASKS, *_OWN):
+        for name in ("backend", "forget_bias", "heads", *_MASKS, *nn._DERIVED):
             vars(module).pop(name, None)
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()

@@ -85,7 +85,10 @@ def explain(
 
     Args:
         module: any module, also a recurrent layer itself.
-        batch: the number of sequences, all of one length, or the length of each.
+        batch: the number of sequences, all of one length, or the length of each, or a tensor that the model takes: its
+            first dimension is N, or its second, after the timesteps, where the model's first recurrent layer is not
+            batch_first. Of floating-point numbers with two dimensions it is one sequence for a layer, and N samples
+            for any other model, of any length.
         gpu: a row of the tile table ("H200", "A100"; `prnn info` lists them); None is the device of the weights.
         dtype: of the layers' input, where it is not that of the weights (under autocast).
 
@@ -100,7 +103,7 @@ def explain(
         raise TypeError(f"gpu is {gpu!r}; it must be a string")
     if gpu is not None and gpu.lower() not in (name.lower() for name in _C.gpu_names()):
         raise ValueError(f"gpu is {gpu!r}; the table has {', '.join(_C.gpu_names())}")
-    sizes = _batch_sizes(batch)
+    sizes = _sizes_of_input(module, batch) or _batch_sizes(batch)
     layers = []
     for name, layer in module.named_modules():
         if isinstance(layer, nn.LayerNormLSTM):
@@ -119,11 +122,26 @@ def _is_plain(layer: nn.LSTM, found: LayerExplanation, batch: int) -> bool:
     return found.device == "CPU" or (found.supported and (is_faster or layer.heads > 1))
 
 
+def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor) -> list[int] | None:
+    """Sequences of each timestep of a tensor that the model takes; None for any other argument."""
+    if not isinstance(input, Tensor) or (input.dim() <= 1 and not input.is_floating_point()):
+        return None
+    found = f"a tensor of shape {tuple(input.shape)} and {input.dtype}"
+    if input.dim() < 2 or 0 in input.shape[:2]:
+        raise ValueError(f"batch is {found}; an input of the model has at least two dimensions and one sequence")
+    kinds = (nn.LayerNormLSTM, *_OURS, *_TORCH)
+    layers = [layer for layer in module.modules() if isinstance(layer, kinds)]
+    if input.dim() == 2 and input.is_floating_point():
+        steps, batch = (input.size(0), 1) if isinstance(module, kinds) else (_LONG, input.size(0))
+    else:
+        steps, batch = input.shape[:2]
+        if layers and layers[0].batch_first:
+            steps, batch = batch, steps
+    return [_checked(batch, found, "it")] * min(steps, _LONG)
+
+
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     """Sequences of each timestep. A number alone is one of long sequences."""
-    if isinstance(batch, Tensor) and (batch.dim() > 1 or batch.is_floating_point()):  # the model's input, likely
-        found = f"a tensor of shape {tuple(batch.shape)} and {batch.dtype}"
-        raise TypeError(f"batch is {found}; it must be a number of sequences or their lengths")
     values = batch.tolist() if isinstance(batch, Tensor) else batch
     if isinstance(values, str | bytes | bool):
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths")

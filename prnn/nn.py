@@ -31,17 +31,20 @@ from prnn._layer_arguments import (
     check_tensor,
     checked_lengths,
     checked_state,
+    lengths_of_mask,
 )
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._masked_lstm import run_masked_lstm
+from prnn._ops import _flops  # noqa: F401  # which registers the operators' formulas
 from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
-from prnn._ops.rnn import BACKENDS, MODES, Config, call
+from prnn._ops.rnn import BACKENDS, call
 from prnn._scripting import NotScriptable
 from prnn._state_masks import (
     are_in_kernels,
     check_masks,
+    configuration,
     draw_masks,
     gru_weights,
     in_types_of_rnn,
@@ -56,7 +59,13 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCel
 _GATES = {"LSTM": 4, "GRU": 3}  # else 1
 
 _MISSING = object()
-_is_compiling = torch.compiler.is_compiling  # each look-up takes time
+# Each look-up takes time.
+_is_compiling = torch.compiler.is_compiling
+_functorch_transform = torch._C._functorch.peek_interpreter_stack
+_address_of, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
+
+# Attributes of a layer that _init_flat_weights() and calls make of the others; pickles do not have them.
+_DERIVED = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_flattened", "_eager_calls")
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -123,6 +132,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         self._packed_of_flat = itemgetter(*map(names.index, self._packed_names))  # of torch's _flat_weights
         self._matrix_shapes = self._shapes_of_matrices()
         self._zero_biases: Tensor | None = None
+        self._flattened: tuple[list[Parameter], list[int]] | None = None
         super()._init_flat_weights()
 
     def _shapes_of_matrices(self) -> list[tuple[int, ...]]:
@@ -162,7 +172,9 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         Done by the constructor, by .to() and its like, and after copying and unpickling; not by load_state_dict, which
         writes to parameters where they are, and with assign=True makes them those that it is given. Parameters that are
         not plain (shared between two names or with other processes, parametrised, on the meta device) stay as they are,
-        and each call then copies them."""
+        and so do all inside of a transform of torch.func; each call then copies them."""
+        if self._is_flattened() or _functorch_transform() is not None:
+            return
         parameters = [self._parameters.get(name) for name in self._packed_names]
         plain = [p for p in parameters if type(p) is Parameter and type(p.data) is Tensor]
         first = plain[0] if len(plain) == len(parameters) else None
@@ -184,6 +196,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 address += size * parameter.element_size()
             else:
                 if biases == 0 or (self._zero_biases is not None and self._zero_biases.data_ptr() == address):
+                    self.__dict__["_flattened"] = (plain, list(map(_address_of, plain)))
                     return
             flat = first.new_zeros(sum(sizes) + biases)
             *views, zero_biases = flat.split([*sizes, biases])
@@ -191,6 +204,20 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 view.copy_(parameter.reshape(-1))
                 parameter.data = _with_own_storage(view).view(parameter.shape)
             self._zero_biases = zero_biases if biases else None
+            self.__dict__["_flattened"] = (plain, list(map(_address_of, plain)))
+
+    def _is_flattened(self) -> bool:
+        """Whether flatten_parameters() has left the parameters where they are: libraries ask before every call, so that
+        this compares in C."""
+        if self._flattened is None:
+            return False
+        parameters, addresses = self._flattened
+        return (
+            all(map(is_, map(self._parameters.get, self._packed_names), parameters))
+            and list(map(_address_of, parameters)) == addresses
+            and all(map(_is_contiguous, parameters))
+            and _has_own_storage(parameters[0])  # others' memory may lie there by chance, once the first is free
+        )
 
     def _missing_biases(self) -> int:
         """Elements of the bias part of the packed weights that bias=False leaves to zeros."""
@@ -232,8 +259,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        state["_zero_biases"] = None
-        state.pop("_eager_calls", None)
+        for name in _DERIVED:
+            state.pop(name, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -242,6 +269,8 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__.pop("_eager_calls", None)
+        if isinstance(value, Tensor):
+            self.__dict__["_flattened"] = None  # which would keep the parameter before in memory
         super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
@@ -265,7 +294,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
         if lengths is None and reset is None and not return_cells and not _is_compiling():
+            # Also the first call of a module: all calls of a size have the same kernels.
             calls = self._eager_calls
+            if calls is None and (calls := eager_calls(self, input)) is not None:
+                self.__dict__["_eager_calls"] = calls
             if calls is not None and calls.is_any and (results := calls.run(self, input, states)) is not None:
                 return results
         weights = self._packed_weights()
@@ -354,29 +386,12 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             zoneout, mask_kinds = mask_configuration(self)
         mode = operator_mode(self)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        config = Config(
-            MODES[mode],
-            self.hidden_size,
-            self.proj_size,
-            self.num_layers,
-            self.bidirectional,
-            dropout,
-            BACKENDS[self.backend],
-            return_cells,
-            reset is not None,
-            self.heads,
-            zoneout,
-            mask_kinds,
-        )
-        if is_torchs and not uses_masks(self):
-            if self._eager_calls is None and not _is_compiling():
-                found = eager_calls(self, input, weights, config)
-                if found is not None:
-                    self.__dict__["_eager_calls"] = found
-            if input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
-                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
-                if results is not None:
-                    return results
+        config = configuration(self, mode, dropout, return_cells, reset is not None, zoneout, mask_kinds)
+        is_half = input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
+        if is_torchs and is_half and not uses_masks(self):
+            results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
+            if results is not None:
+                return results
         if mode != self.mode:
             weights = gru_weights(weights, self.hidden_size, self.heads)
         seed = draw_seed(input.device, 2) if dropout > 0 else None
@@ -448,6 +463,7 @@ class _SingleState(_Recurrent):
         lengths: Tensor | Sequence[int] | None = None,
         reset: Tensor | None = None,
         reset_hx: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, Tensor]:
         """Runs the layers over a batch of sequences.
 
@@ -460,6 +476,8 @@ class _SingleState(_Recurrent):
                 that timestep is reset_hx, also in the first one, whatever hx; in the reverse direction, where no state
                 goes from that timestep to the one before, it is the one of the latter.
             reset_hx: as hx, the states of sequences that start anew; None is zeros.
+            mask: lengths in another form, TorchRL's: bool, in the shape of input without its features, True in the
+                first timesteps of each sequence. On a GPU the host waits for it.
 
         Returns:
             output: (T, N, D H) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -469,6 +487,8 @@ class _SingleState(_Recurrent):
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
             prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
+        if mask is not None:
+            lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
         states = (hx, None, reset_hx, None)
         output, hy, _, _ = self._run(input, states, lengths, reset, ("hx", "", "reset_hx", ""))
         return output, hy
@@ -632,6 +652,7 @@ class LSTM(_Recurrent):
         reset: Tensor | None = None,
         reset_hx: tuple[Tensor, Tensor] | None = None,
         return_cells: Literal[False] = False,
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor]]: ...
 
     @overload
@@ -644,6 +665,7 @@ class LSTM(_Recurrent):
         reset: Tensor | None = None,
         reset_hx: tuple[Tensor, Tensor] | None = None,
         return_cells: Literal[True],
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor], Sequences]: ...
 
     def forward(
@@ -655,6 +677,7 @@ class LSTM(_Recurrent):
         reset: Tensor | None = None,
         reset_hx: tuple[Tensor, Tensor] | None = None,
         return_cells: bool = False,
+        mask: Tensor | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor]] | tuple[Sequences, tuple[Tensor, Tensor], Sequences]:
         """Runs the layers over a batch of sequences.
 
@@ -668,6 +691,8 @@ class LSTM(_Recurrent):
                 goes from that timestep to the one before, it is the one of the latter.
             reset_hx: as hx, the states of sequences that start anew; None is zeros.
             return_cells: whether c of every timestep of the last layer is returned, too.
+            mask: lengths in another form, TorchRL's: bool, in the shape of input without its features, True in the
+                first timesteps of each sequence. On a GPU the host waits for it.
 
         Returns:
             output: (T, N, D P) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -679,6 +704,8 @@ class LSTM(_Recurrent):
             prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
         check_flag(return_cells, "return_cells")
+        if mask is not None:
+            lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
         states: list[Tensor | None] = []
         for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
             check_pair(pair, name)

@@ -91,6 +91,19 @@ constexpr auto kFields<prnnJointRNNTLossOptions_t> = [] {
 }();
 
 template <>
+constexpr auto kFields<prnnJointTDTLossOptions_t> = [] {
+  using Options = prnnJointTDTLossOptions_t;
+  return std::tuple(
+      Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch}, Field{"max_frames", &Options::maxFrames},
+      Field{"max_targets", &Options::maxTargets}, Field{"rows", &Options::rows},
+      Field{"joiner_size", &Options::joinerSize}, Field{"classes", &Options::classes}, Durations{"durations"},
+      Flag{"allow_tf32", &Options::allowTf32}, Field{"activation", &Options::activation},
+      Field{"dropout", &Options::dropout}, Field{"chunk_cells", &Options::chunkCells}, Field{"blank", &Options::blank},
+      Flag{"zero_infinity", &Options::zeroInfinity}, Field{"sigma", &Options::sigma}, Field{"omega", &Options::omega},
+      Field{"fastemit_lambda", &Options::fastEmitLambda}, Field{"clamp", &Options::clamp});
+}();
+
+template <>
 constexpr auto kFields<prnnMutualInformationOptions_t> = [] {
   using Options = prnnMutualInformationOptions_t;
   return std::tuple(Field{"dtype", &Options::dataType}, Field{"type", &Options::type}, Field{"batch", &Options::batch},
@@ -104,9 +117,10 @@ constexpr auto kFields<prnnDurationRNNTLossOptions_t> = [] {
                     Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
                     Field{"classes", &Options::classes}, Field{"token_stride", &Options::tokenStride},
                     Field{"duration_stride", &Options::durationStride}, Durations{"durations"},
-                    Field{"type", &Options::type}, Field{"blank", &Options::blank}, Field{"sigma", &Options::sigma},
-                    Field{"omega", &Options::omega}, Field{"fastemit_lambda", &Options::fastEmitLambda},
-                    Field{"clamp", &Options::clamp}, Flag{"zero_infinity", &Options::zeroInfinity});
+                    Field{"type", &Options::type}, Field{"input", &Options::input}, Field{"blank", &Options::blank},
+                    Field{"sigma", &Options::sigma}, Field{"omega", &Options::omega},
+                    Field{"fastemit_lambda", &Options::fastEmitLambda}, Field{"clamp", &Options::clamp},
+                    Flag{"zero_infinity", &Options::zeroInfinity});
 }();
 
 template <class Options>
@@ -399,6 +413,41 @@ void bind_joint_rnnt(py::module_& module) {
       });
 }
 
+void bind_joint_tdt(py::module_& module) {
+  using Options = prnnJointTDTLossOptions_t;
+  using Seed = unsigned long long;
+  module.attr("JOINT_TDT_LOSS_FIELDS") = describe_fields<Options>();
+  module.def("joint_tdt_loss_workspace_size", &size<Options, prnnGetJointTDTLossWorkspaceSize>, "Bytes.");
+  module.def("joint_tdt_loss_reserve_size", &size<Options, prnnGetJointTDTLossReserveSize>, "Bytes.");
+  module.def("joint_tdt_loss_forward",
+             [](const Handle& handle, const Options& options, Address encoder, Address predictor, Address weight,
+                Address bias, Address targets, Address frame_lengths, Address target_lengths, Address dropout_seed,
+                Address costs, Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
+               run(handle, [&](prnnHandle_t h) {
+                 return prnnJointTDTLossForward(h, &options, pointer(encoder), pointer(predictor), pointer(weight),
+                                                pointer(bias), pointer<int>(targets), pointer<int>(frame_lengths),
+                                                pointer<int>(target_lengths), pointer<Seed>(dropout_seed),
+                                                pointer(costs), pointer(workspace), workspace_size, pointer(reserve),
+                                                reserve_size);
+               });
+             });
+  module.def(
+      "joint_tdt_loss_backward",
+      [](const Handle& handle, const Options& options, Address encoder, Address predictor, Address weight, Address bias,
+         Address targets, Address frame_lengths, Address target_lengths, Address dropout_seed, Address cost_gradients,
+         Address encoder_gradients, Address predictor_gradients, Address weight_gradients, Address bias_gradients,
+         Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
+        run(handle, [&](prnnHandle_t h) {
+          return prnnJointTDTLossBackward(
+              h, &options, pointer(encoder), pointer(predictor), pointer(weight), pointer(bias), pointer<int>(targets),
+              pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer<Seed>(dropout_seed),
+              pointer(cost_gradients), pointer(encoder_gradients), pointer(predictor_gradients),
+              pointer(weight_gradients), pointer(bias_gradients), pointer(workspace), workspace_size, pointer(reserve),
+              reserve_size);
+        });
+      });
+}
+
 void bind_mutual_information(py::module_& module) {
   using Options = prnnMutualInformationOptions_t;
   module.attr("MUTUAL_INFORMATION_FIELDS") = describe_fields<Options>();
@@ -476,6 +525,7 @@ void bind_losses(py::module_& module) {
   bind_ctc(module);
   bind_rnnt(module);
   bind_joint_rnnt(module);
+  bind_joint_tdt(module);
   bind_mutual_information(module);
   bind_duration_rnnt(module);
 }

@@ -26,11 +26,12 @@ use_environment() {
 }
 
 install_requirements() {
-  local venv=$1 python=$2 requirements=$3 torch=${4:-}
+  local venv=$1 python=$2 requirements=$3 torch=${4:-} index
   # Most modules are never imported; the others are compiled when they are.
   mkdir -p "$venv" && touch "$venv/incomplete" &&
     { [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"; } &&
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --retries=10 \
+    index=$("$venv/bin/python" scripts/install_torch.py --index) &&
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --retries=10 $index \
       -r "requirements/$requirements" &&
     { [ -z "$torch" ] || "$venv/bin/python" scripts/install_torch.py "$torch"; } &&
     rm "$venv/incomplete"

@@ -1,7 +1,10 @@
 """Installs a torch into the environment of this Python: python scripts/install_torch.py VERSION.
 
-On a machine without a GPU, which calls nothing of CUDA but the runtime, it leaves out the other CUDA packages that
-torch requires: 3.6 of the 5.2 GB that torch 2.6.0 installs. torch's libraries are linked to them: empty libraries of
+    python scripts/install_torch.py --index   # prints the options with which pip finds the torch for this machine
+
+On a machine without a GPU that is PyTorch's build for CPUs, from PyTorch's own package index where that answers. Where
+it does not, the CUDA packages that torch requires are left out but for the runtime, since nothing else is called:
+3.6 of the 5.2 GB that torch 2.6.0 installs. torch's libraries are linked to them: empty libraries of
 their names take their place, and symbols are bound when they are called. A torch that does not name the package of its
 CUDA runtime is installed whole.
 """
@@ -13,7 +16,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = pathlib.Path(sysconfig.get_path("purelib"))
 LAZY_BINDING = "lazy_binding.pth"
 
@@ -21,6 +26,17 @@ LAZY_BINDING = "lazy_binding.pth"
 def has_gpu() -> bool:
     nvidia_smi = shutil.which("nvidia-smi")
     return nvidia_smi is not None and b"GPU" in subprocess.run([nvidia_smi, "-L"], capture_output=True).stdout
+
+
+def index_options() -> list[str]:
+    """pip prefers 2.13.0+cpu, which that index alone has, to 2.13.0."""
+    if has_gpu():
+        return []
+    try:
+        with urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=10):
+            return ["--extra-index-url", CPU_INDEX]
+    except OSError:
+        return []
 
 
 def pip_install(*arguments: str) -> None:
@@ -39,10 +55,11 @@ def install_empty_libraries(folder: pathlib.Path) -> None:
 
 
 def main(version: str) -> None:
-    pip_install("--no-deps", f"torch=={version}")
+    index = index_options()
+    pip_install("--no-deps", *index, f"torch=={version}")
     required = importlib.metadata.requires("torch") or []
     if has_gpu() or not any(name.startswith("nvidia-cuda-runtime-") for name in required):
-        pip_install(f"torch=={version}")
+        pip_install(*index, f"torch=={version}")
         return
     pip_install(*(name for name in required if re.match(r"nvidia-cuda-runtime-|(?!nvidia-|triton)", name)))
     install_empty_libraries(PACKAGES / "torch/lib")
@@ -52,6 +69,9 @@ def main(version: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--index"]:
+        print(*index_options())
+        sys.exit()
     try:
         main(sys.argv[1])
     except subprocess.CalledProcessError as error:

@@ -31,6 +31,7 @@ def declare_options(arguments: dict[str, str]) -> Variables:
         PathVariable("libdir", "folder of libraries, in the prefix or anywhere", "lib", _folder),
         PathVariable("destdir", "what the paths of `scons install` begin with", "", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),
+        EnumVariable("verbose", "print whole commands, not a line a file", "off", ["on", "off"]),
         PathVariable("cache", "folder of objects shared between checkouts; empty: none", "", PathVariable.PathAccept),
     )
     return options

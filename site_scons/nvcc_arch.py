@@ -1,5 +1,7 @@
 """The GPU architectures that the CUDA sources are compiled for: values of the option cuda_arch, and nvcc's flags."""
 
+import pathlib
+import re
 import shutil
 import subprocess
 
@@ -17,21 +19,38 @@ def _architecture_of(compute_capability: str) -> str:
     return max(older, key=int) if older else _WITHOUT_GPU
 
 
+def query_gpus(what: str) -> list[str]:
+    """What nvidia-smi says of each of this machine's GPUs ("name", "compute_cap"); of none where it fails."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
 def native_architectures() -> list[str]:
     """Those of this machine's GPUs."""
-    if shutil.which("nvidia-smi") is None:
-        return [_WITHOUT_GPU]
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    capabilities = done.stdout.split() if done.returncode == 0 else []
-    return sorted({_architecture_of(capability) for capability in capabilities}) or [_WITHOUT_GPU]
+    return sorted({_architecture_of(capability) for capability in query_gpus("compute_cap")}) or [_WITHOUT_GPU]
+
+
+def _compiled_for(wanted: list[str]) -> list[str]:
+    archs = {*wanted} - {"native"} | ({*native_architectures()} if "native" in wanted else set())
+    return [arch for arch in ARCHITECTURES if arch in archs]
+
+
+def describe_cuda_build(wanted: list[str], toolkit_headers: str) -> str:
+    """ "CUDA 13.0: 8.0, 9.0a": the toolkit and the compute capabilities that there is machine code for."""
+    header = pathlib.Path(toolkit_headers, "cuda.h")
+    version = re.search(r"#define CUDA_VERSION (\d+)", header.read_text() if header.exists() else "")
+    toolkit = f" {int(version[1]) // 1000}.{int(version[1]) % 1000 // 10}" if version else ""
+    return f"CUDA{toolkit}: " + ", ".join(re.sub(r"(\d)(a?)$", r".\1\2", arch) for arch in _compiled_for(wanted))
 
 
 def arch_flags(wanted: list[str]) -> list[str]:
     """Machine code for each architecture. For the newest that is not one GPU's alone (as 90a is) intermediate code as
     well, which the driver of a later GPU translates."""
-    archs = {*wanted} - {"native"} | ({*native_architectures()} if "native" in wanted else set())
-    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES if arch in archs]
+    archs = _compiled_for(wanted)
+    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
     portable = [arch for arch in archs if arch.isdigit()]
     if portable:
         newest = max(portable, key=int)

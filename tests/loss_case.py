@@ -41,6 +41,7 @@ RnntOptions = options_struct("prnnRNNTLossOptions_t")
 MutualInformationOptions = options_struct("prnnMutualInformationOptions_t")
 DurationOptions = options_struct("prnnDurationRNNTLossOptions_t")
 JointOptions = options_struct("prnnJointRNNTLossOptions_t")
+JointTdtOptions = options_struct("prnnJointTDTLossOptions_t")
 
 
 def address(value: Any) -> Any:

@@ -13,9 +13,9 @@ TESTS = pathlib.Path(__file__).resolve().parent
 # Of a GPU alone, or without a status.
 ELSEWHERE = {
     *("Create", "BorrowHandle", "DescribeGPU", "GetVersion", "GetErrorString", "GetLastErrorMessage", "GetGPUName"),
-    *(f"JointRNNTLoss{part}" for part in ("", "Forward", "Backward")),
-    *(f"GetJointRNNTLoss{what}Size" for what in ("Workspace", "Reserve")),
-    *(f"Init{loss}LossOptions" for loss in ("CTC", "RNNT", "DurationRNNT", "JointRNNT")),
+    *(f"Joint{loss}Loss{part}" for loss in ("RNNT", "TDT") for part in ("", "Forward", "Backward")),
+    *(f"GetJoint{loss}Loss{what}Size" for loss in ("RNNT", "TDT") for what in ("Workspace", "Reserve")),
+    *(f"Init{loss}LossOptions" for loss in ("CTC", "RNNT", "DurationRNNT", "JointRNNT", "JointTDT")),
     "GetStream",
 }
 

@@ -105,7 +105,7 @@ def test_a_training_goes_on_from_its_best_model(
 def test_has_words() -> None:
     assert has_words(WORDS)
     assert not has_words(NO_WORDS)
-    assert has_words(["ab ca", "ja"])
+    assert has_words(["ab ca", "ja", "", "", ""])
     assert not has_words(["今天天气很好", "OK 没问题", "我们走吧"])
 
 

@@ -58,7 +58,7 @@ class Tree:
         """The sources that a run compiles."""
         done = self.scons(*options)
         assert done.returncode == 0, done.stdout
-        return set(re.findall(r" -c .* (\S+)$", done.stdout, re.MULTILINE))
+        return set(re.findall(r"^compiling (\S+)$", done.stdout, re.MULTILINE))
 
 
 @pytest.fixture
@@ -74,6 +74,21 @@ def test_header_edit_rebuilds_what_includes_it(tree: Tree) -> None:
     assert tree.built("cuda=off") == {"src/core/value.cc"}
     tree.write("include/prnn_types.h", SOURCES["include/prnn_types.h"] + "#define MORE 1\n")
     assert tree.built("cuda=off") == {"build/release/python/extension.cc"}
+
+
+def test_output_is_a_line_a_file_unless_verbose(tree: Tree) -> None:
+    tree.write("src/cudnn_standin/front.c", "const int front = 9;\n")
+    tree.write("src/cudnn_standin/front.map", "{ global: front; local: *; };\n")
+    tree.write("src/cudnn_standin/libprnn_cudnn.map", "{ local: *; };\n")
+    tree.write("src/cudnn_standin/calls.cc", "int calls() { return 1; }\n")
+    lines = tree.scons("cuda=off").stdout.splitlines()
+    assert {"compiling src/core/value.cc", "compiling src/cudnn_standin/front.c"} <= {*lines}
+    assert "linking build/release/libprnn.so.7.8.9" in lines
+    assert max(map(len, lines)) < 160
+    shutil.rmtree(tree.root / "build")
+    lines = tree.scons("cuda=off", "verbose=on").stdout.splitlines()
+    assert any(re.search(r" -c .* -O3 .*src/core/value\.cc$", line) for line in lines)
+    assert max(map(len, lines)) < 1000
 
 
 @needs_nvcc
@@ -206,6 +221,36 @@ def test_cuda_without_nvcc_is_refused(tree: Tree, monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 2
     assert "cuda=on needs nvcc" in done.stdout
     assert "src/core/cuda/no_cuda.cc" in tree.built("cuda=auto")
+
+
+@pytest.mark.parametrize("gpus", ["NVIDIA H200\nNVIDIA H200", ""])
+def test_a_build_without_nvcc_on_a_machine_with_a_gpu_says_so(
+    tree: Tree, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, gpus: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\necho '{gpus}'\n" if gpus else "#!/bin/sh\nexit 9\n")
+    (tmp_path / "bin/nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("NVCC", "/nonexistent/nvcc")
+    note = "this machine has a GPU (NVIDIA H200), but prnn was built for the CPU alone, since no nvcc was found"
+    assert (note in tree.scons().stdout.splitlines()[-1]) == bool(gpus)
+    assert note not in tree.scons("cuda=off").stdout
+    tree.write("src/core/other.cc", "int other() { return; }\n")
+    assert note not in tree.scons().stdout  # the error is the last that is said
+
+
+@pytest.mark.parametrize(
+    ("header", "archs", "said"),
+    [
+        ("#define CUDA_VERSION 13000\n", ["90a", "80"], "CUDA 13.0: 8.0, 9.0a"),
+        ("#define CUDA_VERSION 12080\n", ["120", "100"], "CUDA 12.8: 10.0, 12.0"),
+        (None, ["89"], "CUDA: 8.9"),
+    ],
+)
+def test_what_a_build_says_of_itself(tmp_path: pathlib.Path, header: str | None, archs: list[str], said: str) -> None:
+    if header is not None:
+        (tmp_path / "cuda.h").write_text(header)
+    assert nvcc_arch.describe_cuda_build(archs, str(tmp_path)) == said
 
 
 def test_cache_spares_a_second_checkout_the_compiler(tree: Tree, tmp_path: pathlib.Path) -> None:

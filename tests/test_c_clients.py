@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -55,7 +56,8 @@ def test_install_layout(prefix: pathlib.Path) -> None:
     names = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir()}
     headers = {str(path.relative_to(ROOT)) for path in (ROOT / "include").rglob("*.h")}
     libraries = {f"lib/libprnn.so.{version}", f"lib/libprnn.so.{version.split('.')[0]}", "lib/libprnn.so"}
-    assert names == headers | libraries | {"lib/pkgconfig/prnn.pc"}
+    cmake = {f"lib/cmake/prnn/prnn-config{part}.cmake" for part in ("", "-version")}
+    assert names == headers | libraries | cmake | {"lib/pkgconfig/prnn.pc"}
     assert (prefix / "lib/libprnn.so").resolve().name == f"libprnn.so.{version}"
 
 
@@ -95,3 +97,34 @@ def test_client(prefix: pathlib.Path, tmp_path: pathlib.Path, client: str, compi
     flags = pkg_config(prefix, "--cflags", "--libs")
     run(*compiler, *STRICT, ROOT / "tests/c" / client, "-o", tmp_path / "client", *flags, "-lm")
     assert run(tmp_path / "client", LD_LIBRARY_PATH=str(prefix / "lib")) == "ok\n"
+
+
+LISTS = """
+cmake_minimum_required(VERSION 3.16)
+project(client C)
+find_package(prnn {wanted} REQUIRED)
+add_executable(client {root}/tests/c/client.c)
+target_link_libraries(client PRIVATE prnn::prnn m)
+target_link_options(client PRIVATE {flags})
+"""
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake on this machine")
+def test_client_of_cmake(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (version,) = pkg_config(prefix, "--modversion")
+    major, minor = map(int, version.split(".")[:2])
+
+    def configure(wanted: str) -> subprocess.CompletedProcess[str]:
+        text = LISTS.format(wanted=wanted, root=ROOT, flags=" ".join(SANITIZERS))
+        (tmp_path / "CMakeLists.txt").write_text(text)
+        command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "out"), f"-DCMAKE_PREFIX_PATH={prefix}"]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    for wanted in (f"{major}.{minor + 1}", f"{major + 1}.0"):
+        refused = configure(wanted)
+        assert refused.returncode != 0
+        assert "compatible with requested version" in " ".join(refused.stderr.split())
+    done = configure(f"{major}.{minor}")
+    assert done.returncode == 0, done.stderr
+    run("cmake", "--build", tmp_path / "out")
+    assert run(tmp_path / "out/client") == "ok\n"  # the library is found where it was installed

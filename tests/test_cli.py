@@ -18,6 +18,7 @@ from asr_data import small_checkpoint, write_corpus
 from reference import transducer as slow
 from torch.nn.modules.module import register_module_forward_hook
 
+from prnn._extras import install_command
 from prnn.asr import Recogniser, compute_features
 from prnn.asr.audio import read_audio
 from prnn.cli import main
@@ -90,7 +91,7 @@ def test_help_says_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> 
         (OSError(28, "No space left on device", "out"), "out: no space left on device"),
         (
             ModuleNotFoundError("", name="onnx"),
-            "the package onnx is not installed; pip install 'prnn[export]' brings it",
+            "the package onnx is not installed; pip install onnx brings it",
         ),
         (RuntimeError("unable to allocate shared memory(shm)"), "/dev/shm has no room for the batches that --workers"),
     ],
@@ -102,8 +103,25 @@ def test_an_error_names_the_program_once(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("prnn.commands.info._print_plan", fail)
+    monkeypatch.setattr("prnn.commands.info._plan", fail)
     assert refused(capsys, "info", "--cell", "lstm").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("modules", "in_place", "installed"),
+    [
+        (["onnx.checker"], "pip install onnx", "pip install 'prnn[export]'"),
+        (["yaml", "kaldi_native_fbank"], "pip install PyYAML kaldi-native-fbank", "pip install 'prnn[asr]'"),
+        (["espeakng_loader"], "pip install espeakng-loader", "pip install 'prnn[digits]'"),
+    ],
+)
+def test_what_installs_a_missing_package(
+    monkeypatch: pytest.MonkeyPatch, modules: list[str], in_place: str, installed: str
+) -> None:
+    monkeypatch.setattr("prnn._extras.is_installed", lambda distribution: False)
+    assert install_command(*modules) == in_place
+    monkeypatch.setattr("prnn._extras.is_installed", lambda distribution: True)
+    assert install_command(*modules) == installed
 
 
 @pytest.mark.parametrize(
@@ -362,11 +380,30 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--batch", "8"]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^prnn \d+\.\d+\.\d+, torch ", output)
+    assert re.search(r"^built for (CPU|CUDA \d+\.\d: \d+\.\d.*)$", output, re.MULTILINE)
     assert re.search(r"^CPU [^:]+: \d+ cores, \d+ threads", output, re.MULTILINE)
     for gpu in ("H200", "A100", "L40", "GTX 1080"):
         assert re.search(rf"^[ *] \S*.*{gpu} .* / \d+(?:  \+)?$", output, re.MULTILINE), gpu
     assert re.search(r"^  B200 .*  \+$", output, re.MULTILINE)
+    assert re.search(r"^  H100 .*\d$", output, re.MULTILINE)
     assert "nobody has run these plans on one" in output
+
+
+def test_info_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prnn._C.BUILT_FOR", "CPU")
+    monkeypatch.setattr("prnn.commands.info._version", lambda package: None if package == "jiwer" else "1.0")
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["built_for"], found["for_training"]["jiwer"]) == ("CPU", None)
+    h200 = found["gpus"][0]
+    assert (h200["name"], h200["was_run"], h200["largest_hidden_size"]["lstm"]["16"]) == ("H200", True, 2432)
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert "\nbuilt for CPU\n" in text
+    assert "jiwer missing\n                pip install jiwer brings what is missing\n" in text
+    assert main(["info", "--json", "--cell", "gru", "--gpu", "A100", "--batch", "3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["batch"], plan["layers"][0]["dtype"], plan["layers"][0]["device"]) == (3, "float32", "A100")
 
 
 def test_info_of_a_projection(capsys: pytest.CaptureFixture[str]) -> None:

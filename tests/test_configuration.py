@@ -94,16 +94,19 @@ def test_what_comes_later_holds(tmp_path: Path) -> None:
     assert parse(["--config", str(file), "--lr", "0.25"])[0].lr == 0.25
     options = parse(["--lr", "0.25", "--layers", "4", "--config", str(file)])[0]
     assert (options.lr, options.epochs, options.model["encoder_layers"]) == (0.5, 7, 5)
-    assert options.model["encoder_hidden"] == 256
+    assert options.model["encoder_hidden"] == 512
 
 
-def test_defaults_are_those_of_the_digits_recipe() -> None:
+def test_defaults() -> None:
+    """They fit together: the encoder bears the rate, the dropout and the masks."""
     options = parse(REQUIRED)[0]
     assert options.output == Path("prnn-train")
+    assert (options.lr, options.batch_size, options.epochs) == (2e-3, 16, 40)
     model = options.transducer(17, 80)
-    assert (model.frame_stack, model.frame_stride, model.encoder_layers, model.encoder_hidden) == (8, 4, 2, 256)
-    assert (model.predictor, model.predictor_hidden, model.predictor_embedding) == ("stateless", 128, 128)
-    assert (model.joiner_dim, model.ctc_weight) == (128, 0.3)
+    assert (model.frame_stack, model.frame_stride, model.encoder_layers, model.encoder_hidden) == (8, 4, 4, 512)
+    assert (model.encoder_cell, model.dropout) == ("layer_norm_lstm", 0.2)
+    assert (model.predictor, model.predictor_hidden, model.predictor_embedding) == ("stateless", 256, 256)
+    assert (model.joiner_dim, model.ctc_weight) == (256, 0.3)
     assert parse([*REQUIRED, "--predictor-hidden", "64"])[0].transducer(17, 80).predictor_embedding == 64
     assert parse([*REQUIRED, "--model.predictor_embedding", "32"])[0].transducer(17, 80).predictor_embedding == 32
 

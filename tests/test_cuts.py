@@ -11,14 +11,23 @@ import pytest
 import soundfile
 import torch
 from asr_data import small_checkpoint, write_corpus
-from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSegment
+from lhotse import CutSet, Fbank, FbankConfig, MonoCut, NumpyFilesWriter, Recording, SupervisionSegment
 from lhotse.shar import SharWriter
+from lhotse.utils import fastcopy
 from test_interrupted_training import Killed, Killer, assert_same_training, killer, kills, small  # noqa: F401
 
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, Utterance, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
-from prnn.asr.cuts import CutDataset, CutManifest, CutOrder, load_samples
+from prnn.asr.cuts import (
+    CutDataset,
+    CutManifest,
+    CutOrder,
+    load_samples,
+    read_cuts,
+    recording_rate,
+    text_of,
+)
 from prnn.asr.data import open_data
 from prnn.asr.dataset import Position, Request, UtteranceDataset
 from prnn.asr.folder import best_checkpoint
@@ -115,7 +124,7 @@ def test_cuts_have_the_features_of_a_manifest(folder: Path, kind: str) -> None:
 
 def test_a_part_of_a_recording_at_another_rate(tmp_path: Path) -> None:
     cut = cut_set(tmp_path, ["abcabc"], rate=44100)[0].truncate(offset=0.16, duration=0.24)
-    samples = load_samples(cut, 16000)
+    samples = load_samples(cut, tmp_path, 16000)
     assert len(samples) == 3840
     spectrum = np.abs(np.fft.rfft(samples[:1280]))
     assert np.argmax(spectrum) * 12.5 == pytest.approx(900, abs=13)  # the tone of b
@@ -136,6 +145,36 @@ def test_trained_on_cuts_and_killed(
     assert_same_training(straight.output, killed.output)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"type": "whisper-fbank"}, {"type": "kaldi-mfcc"}, {"sampling_rate": 8000}, {"frame_shift": 0.0125}],
+    ids=str,
+)
+def test_stored_features_of_another_front_end(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    """They have as many bins as those of the configuration. A track of silence has none."""
+    (cut, *_) = CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
+    cut = cut.compute_and_store_features(Fbank(FbankConfig(num_mel_bins=80)), NumpyFilesWriter(tmp_path))
+    dataset = CutDataset(tmp_path, CharTokenizer("abc "), FeatureConfig())
+    for found in (cut, cut.pad(duration=1.0)):
+        assert dataset.loaded(found, audio=False).shape[1] == 80
+    cut.features = fastcopy(cut.features, **change)
+    for found in (cut, cut.pad(duration=1.0)):
+        with pytest.raises(
+            InputError, match=r"those of the configuration are 80 of an fbank, every 0.01 s at 16000 Hz"
+        ):
+            dataset.loaded(found, audio=False)
+
+
+def test_stored_features_of_another_rate_than_the_recording(folder: Path, tmp_path: Path) -> None:
+    """The recording is resampled from its own rate."""
+    (cut, *_) = CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
+    samples = load_samples(cut, tmp_path, 16000)
+    cut = cut.compute_and_store_features(Fbank(FbankConfig(num_mel_bins=80)), NumpyFilesWriter(tmp_path))
+    cut.features = fastcopy(cut.features, sampling_rate=8000)
+    assert np.array_equal(load_samples(cut, tmp_path, 16000), samples)
+    assert recording_rate(cut) == recording_rate(cut.pad(duration=1.0, direction="left")) == 16000
+
+
 def test_stored_features(folder: Path, tmp_path: Path) -> None:
     extractor = Fbank(FbankConfig(num_mel_bins=80))
     cuts = CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
@@ -145,7 +184,9 @@ def test_stored_features(folder: Path, tmp_path: Path) -> None:
         features = dataset.loaded(other, audio=False)
         torch.testing.assert_close(features, dataset.loaded(cut, audio=False), atol=0.02, rtol=0)
     narrow = CutDataset(tmp_path, CharTokenizer("abc "), FeatureConfig(num_mel_bins=40))
-    with pytest.raises(InputError, match=r"cut cut-0 has 80 stored features every 0.01 s; the configuration asks for"):
+    with pytest.raises(
+        InputError, match=r"cut cut-0 has 80 stored features of type 'kaldi-fbank', every 0.01 s at 16000"
+    ):
         narrow.loaded(stored[0], audio=False)
 
 
@@ -202,8 +243,6 @@ def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
     """Manifests, and what is said of each."""
     (cut, *_) = (entry for entry in CutSet.from_file(folder / "cuts.jsonl.gz").to_dicts())
     silent = {**cut, "supervisions": []}
-    command = json.loads(json.dumps(cut))
-    command["recording"]["sources"] = [{"type": "command", "channels": [0], "source": f"touch {tmp_path / 'ran'}"}]
     gone = json.loads(json.dumps(cut))
     gone["recording"]["sources"][0]["source"] = str(tmp_path / "gone.wav")
     whole = (folder / "cuts.jsonl.gz").read_bytes()
@@ -224,20 +263,75 @@ def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
         (write_lines(tmp_path / "nothing.jsonl.gz", []), "the manifest has no cuts"),
         (write_lines(tmp_path / "numbers.jsonl.gz", [1, 2]), damaged),
         (write_lines(tmp_path / "nemo.jsonl.gz", [{"audio_filepath": "a", "text": "b"}]), "has NeMo's lines, which"),
-        (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no text"),
-        (write_lines(tmp_path / "command.jsonl.gz", [command]), "cut cut-0 is the output of a command, which is not"),
+        (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no supervision with a text, which may be"),
         (write_lines(tmp_path / "gone.jsonl.gz", [gone]), "cut cut-0 cannot be read"),
         (shar / "cuts.000000.jsonl.gz", f"a part of a Lhotse Shar; give the folder, {shar}"),
         (shar, "cannot be read"),
     ]
 
 
+def spoken(*segments: tuple[float, float, str, str | None], duration: float = 10.0) -> MonoCut:
+    """A cut with supervisions: start and end in it, text, speaker."""
+    supervisions = [
+        SupervisionSegment(f"s{number}", "r", start, end - start, text=text, speaker=speaker)
+        for number, (start, end, text, speaker) in enumerate(segments)
+    ]
+    return MonoCut("cut", 5.0, duration, 0, supervisions=supervisions)
+
+
+def test_the_text_of_a_cut(tmp_path: Path) -> None:
+    """In the order of time, whatever that of the list."""
+    assert text_of(spoken((4, 6, " b  c", "x"), (0, 2, "a", "x"), (2, 4, "  ", "y")), tmp_path) == "a b c"
+    assert text_of(spoken((0, 4, "a", "x"), (3.999, 9, "b", "y")), tmp_path) == "a b"
+    assert text_of(spoken((0, 4, "a", None), (3, 9, "b", "y"), (5, 10.001, "c", "y")), tmp_path) == "a b c"
+    for start, end in ((-0.01, 3), (9, 10.01), (-20, -10), (11, 12)):
+        message = f"cut cut lasts 10 s, and its supervision s1 is from {start:g} to {end:g} s: only a part of its text"
+        with pytest.raises(InputError, match=message):
+            text_of(spoken((3, 4, "a", "x"), (start, end, "b", "x")), tmp_path)
+        assert text_of(spoken((3, 4, "a", "x"), (start, end, " ", "x")), tmp_path) == "a"
+    for start, end in ((2, 3), (3.9, 9), (1.001, 4)):
+        with pytest.raises(InputError, match="two speakers at once, s1 and s0, whose words are in no order"):
+            text_of(spoken((start, end, "b", "y"), (1, 4, "a", "x")), tmp_path)
+
+
+def test_windows_with_the_text_of_the_whole_cut_are_refused(tmp_path: Path) -> None:
+    """cut_into_windows leaves every window the whole supervision. The same of a Shar."""
+    cuts = cut_set(tmp_path / "data", ["abc ab cab ab"])
+    windows = cuts.cut_into_windows(0.5)
+    windows.to_file(tmp_path / "windows.jsonl.gz")
+    (tmp_path / "shar").mkdir()
+    with SharWriter(str(tmp_path / "shar"), fields={"recording": "wav"}) as writer:
+        for cut in CutSet.from_file(tmp_path / "windows.jsonl.gz"):
+            writer.write(cut)
+    for name in ("windows.jsonl.gz", "shar"):
+        for read in (read_cuts, lambda path: order(path)):
+            with pytest.raises(InputError, match="only a part of its text is in the cut"):
+                read(tmp_path / name)
+
+
+def test_cuts_of_a_shar_with_one_id(tmp_path: Path) -> None:
+    """Each has its own recording, in any order of the shards."""
+    texts = ["a", "ab", "abc", "abca", "abcab"]
+    cuts = [fastcopy(cut, id="same") for cut in cut_set(tmp_path / "data", texts)]
+    (tmp_path / "shar").mkdir()
+    with SharWriter(str(tmp_path / "shar"), fields={"recording": "wav"}, shard_size=3) as writer:
+        for cut in cuts:
+            writer.write(cut)
+    dataset = CutDataset(tmp_path / "shar", CharTokenizer("abc "), FeatureConfig())
+    for seed in (None, 0, 1):
+        found = list(CutManifest(tmp_path / "shar").cuts(seed))
+        assert len(found) == 5
+        for cut in found:
+            assert len(dataset.loaded(cut, audio=True)) == 1280 * (len(text_of(cut, tmp_path)) + 2)
+
+
 def test_evaluated_and_spelt_as_a_manifest(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """prnn evaluate and prnn tokenizer take what prnn train takes. Times count from the recording's beginning."""
     torch.save(small_checkpoint(" abc"), tmp_path / "model.ckpt")
     parts = CutSet.from_cuts(
-        cut.truncate(offset=0.08, duration=cut.duration - 0.08)
+        fastcopy(part, supervisions=[part.supervisions[0].trim(part.duration)])
         for cut in CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
+        for part in [cut.truncate(offset=0.08, duration=cut.duration - 0.08)]
     )
     parts.to_file(tmp_path / "parts.jsonl.gz")
     entries = [
@@ -273,7 +367,6 @@ def test_cuts_that_cannot_be_used(folder: Path, tmp_path: Path, capsys: pytest.C
             assert (status, error.count("\n")) == (2, 1), (path, error)
             assert error.startswith(f"prnn: {path}: "), error
             assert message in error
-    assert not (tmp_path / "ran").exists()
 
 
 # Recordings changed

@@ -84,6 +84,34 @@ def test_gradients_in_place_of_the_logits(kind: int) -> None:
         assert torch.equal(data["durationLogits"], kept["durationGradients"])
 
 
+@pytest.mark.parametrize("omega", [0.0, 0.25])
+def test_gathered_log_probabilities(omega: float) -> None:
+    """Those of blank, next target and durations, in place of the logits, whose targets are not read: the same costs,
+    and gradients that are minus the probabilities of the arcs."""
+    logits = loss_case.duration_case(omega=omega, fastEmitLambda=0.1)
+    data = logits.data
+    logits.run("DurationRNNTLoss")
+    case = loss_case.duration_case(omega=omega, fastEmitLambda=0.1, input=loss_case.GATHERED, classes=2, tokenStride=6)
+    case.data |= {name: data[name] for name in ("frameLengths", "targetLengths")}
+    tokens, durations = data["tokenLogits"].log_softmax(3), data["durationLogits"].log_softmax(3)
+    labels = torch.nn.functional.pad(data["targets"].long(), (0, 1))[:, None, :, None].expand(-1, 8, -1, 1)
+    case.data["tokenLogits"][..., 0], case.data["tokenLogits"][..., 1:2] = tokens[..., 0], tokens.gather(3, labels)
+    case.data["durationLogits"].copy_(durations)
+    case.run("DurationRNNTLoss", targets=None)
+    torch.testing.assert_close(case.data["costs"], data["costs"])
+    shares = case.data["tokenGradients"][..., :2].neg(), case.data["durationGradients"].neg()
+    assert all((x >= 0).all() for x in shares)
+    for name, gained, probabilities in (
+        ("durationGradients", shares[1], durations.exp()),
+        ("tokenGradients", torch.zeros_like(tokens), tokens.exp()),
+    ):
+        if name == "tokenGradients":
+            gained.scatter_add_(3, labels, shares[0][..., 1:])
+            gained[..., 0] += shares[0][..., 0]
+        wanted = probabilities * gained.sum(3, keepdim=True) - gained
+        torch.testing.assert_close(data[name], wanted, rtol=1e-9, atol=1e-12)
+
+
 def test_strides_leave_gaps_alone() -> None:
     plain = loss_case.duration_case()
     plain.run("DurationRNNTLoss")
@@ -119,6 +147,8 @@ def test_calls_without_targets_take_null() -> None:
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"dataType": 3}, "dataType is 3"),
+    ({"input": 1}, "input is PRNN_LOSS_LOG_PROBS (1); it must be PRNN_LOSS_LOGITS (0) or PRNN_LOSS_GATHERED (2)"),
+    ({"input": 2}, "classes is 6; it must be 2 for PRNN_LOSS_GATHERED"),
     ({"type": 2}, "type is 2; it must be PRNN_DURATION_TDT (0) or PRNN_DURATION_MULTI_BLANK (1)"),
     ({"batch": 0}, "batch is 0"),
     ({"maxFrames": 0}, "maxFrames is 0"),
@@ -146,6 +176,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 ]
 MULTI_BLANK_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"blank": 1}, "blank is 1; it must be 2 to 5"),
+    ({"input": 2}, "input is PRNN_LOSS_GATHERED; it must be PRNN_LOSS_LOGITS with PRNN_DURATION_MULTI_BLANK"),
     ({"omega": 0.1}, "omega is 0.1; it must be 0 with PRNN_DURATION_MULTI_BLANK"),
 ]
 

@@ -5,6 +5,7 @@ its place, and in test_eager_calls_cuda.py."""
 import copy
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -78,9 +79,36 @@ def training_step(module: Any, x: Tensor, states: Any, **options: Any) -> list[T
     return [value.detach() for value in results] + list(torch.autograd.grad(loss, leaves, **options))
 
 
+class LookAtInFull:
+    """In the place of a module's calls, until it is asked for them."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    @property
+    def is_any(self) -> bool:
+        del vars(self.module)["_eager_calls"]
+        return False
+
+
 def forget(module: Any) -> None:
     """The next call is looked at in full, and the one after is not."""
-    vars(module).pop("_eager_calls", None)
+    vars(module)["_eager_calls"] = LookAtInFull(module)
+
+
+def look_at_first_calls_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each module's first call, and the first after a change of it: the next one makes its calls."""
+    was_looked_at: weakref.WeakSet[Any] = weakref.WeakSet()
+    make_calls = prnn.nn.eager_calls
+
+    def make(module: Any, input: Any) -> Any:
+        if module in was_looked_at:
+            was_looked_at.discard(module)
+            return make_calls(module, input)
+        was_looked_at.add(module)
+        return LookAtInFull(module)
+
+    monkeypatch.setattr(prnn.nn, "eager_calls", make)
 
 
 def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
@@ -143,6 +171,7 @@ def test_packed_the_same_bits(
 
 def test_packed_arguments_that_are_wrong(served: list[bool]) -> None:
     module = small()
+    forget(module)
     good = pack_padded_sequence(torch.randn(4, 3, 6), torch.tensor([4, 3, 1]))
     module(good)
     states = torch.zeros(1, 3, 8), torch.zeros(1, 3, 8)
@@ -196,6 +225,7 @@ def test_one_output_has_a_gradient(served: list[bool]) -> None:
 
 def test_layouts_of_arguments(served: list[bool]) -> None:
     module = small(num_layers=2)
+    forget(module)
     x, states = data_of(module)
     expected = training_step(module, x, states)
     turned = torch.randn(6, 3, 4).permute(2, 1, 0).copy_(x).detach().requires_grad_()
@@ -230,6 +260,7 @@ def test_retained_and_differentiable_graphs(cell: str, served: list[bool]) -> No
 
 def test_saved_tensors_that_were_elsewhere(served: list[bool]) -> None:
     module = small(num_layers=2)
+    forget(module)
     x, states = data_of(module)
     expected = training_step(module, x, states)
     with torch.autograd.graph.save_on_cpu():
@@ -250,6 +281,7 @@ def test_saved_tensors_that_were_elsewhere(served: list[bool]) -> None:
 def test_weights_that_are_elsewhere_when_the_backward_pass_comes(served: list[bool]) -> None:
     """Of a graph the values then count."""
     module = small(num_layers=2)
+    forget(module)
     x, states = data_of(module)
     outputs = [module(x, states)[0] for _ in range(2)]
     for parameter in module.parameters():
@@ -272,6 +304,7 @@ class Operators(TorchDispatchMode):
 
 def test_a_backward_pass_that_somebody_looks_at(served: list[bool]) -> None:
     module = small(num_layers=2)
+    forget(module)
     x, states = data_of(module)
     expected = training_step(module, x, states)
     results = flat(module(x, states))
@@ -288,6 +321,7 @@ def test_a_backward_pass_that_somebody_looks_at(served: list[bool]) -> None:
 
 def test_another_thread(served: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     module = small(num_layers=2)
+    forget(module)
     x, states = data_of(module)
     expected = training_step(module, x, states)
     found: list[list[Tensor]] = []
@@ -385,6 +419,7 @@ def test_what_captured_calls_need_is_run_once_a_thread(monkeypatch: pytest.Monke
 
     module = small()
     x, _ = data_of(module)
+    forget(module)
     module.requires_grad_(False)(x.detach())
     module.requires_grad_()
     monkeypatch.setattr(Layer, "of_call", of_call)
@@ -409,6 +444,7 @@ def test_what_captured_calls_need_is_run_once_a_thread(monkeypatch: pytest.Monke
 def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
     module = small(dtype=torch.float64)
     x, states = data_of(module)
+    forget(module)
     module(x)
     module(x, lengths=[4, 2, 1])
     module(x, reset=torch.zeros(4, 3, dtype=torch.bool))
@@ -443,6 +479,19 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
     assert served[-1]
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_first_call_of_a_size_is_served_as_the_others(cell: str, served: list[bool]) -> None:
+    """Also where another kernel would serve a call that is looked at in full."""
+    module = small(cell)
+    for steps, batch in ((4, 3), (1, None)):
+        x, states = data_of(module, steps, batch)
+        first = training_step(module, x, states)
+        assert_equal(training_step(module, x, states), first)
+    module(pack_padded_sequence(x[:, None], [1]), None)
+    assert all(served)
+    assert len(served) == 5
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], served: list[bool]) -> None:
     module = small()
@@ -451,8 +500,8 @@ def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], serv
     change(module)
     weights = [value.detach().clone() for value in module._packed_weights()]
     found = module(x, states)[0]
-    assert not any(served)
     other = small()
+    forget(other)
     for parameter, value in zip(other._packed_weights(), weights, strict=True):
         parameter.data.copy_(value)
     assert torch.equal(other(x, states)[0], found)
@@ -473,19 +522,20 @@ def test_shapes_and_types_at_the_same_place(served: list[bool]) -> None:
     module.weight_hh_l0.data = kept.view(torch.int32)
     with pytest.raises(ValueError, match="a weight has dtype"):
         module(x, states)
-    assert served == [False, False]
+    assert served == [True, False, True, False]
 
 
 def test_values_of_parameters_may_change(served: list[bool]) -> None:
     module, other = small(), small()
     x, states = data_of(module)
+    forget(other)
     module(x, states)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(2)
     other.load_state_dict(module.state_dict())
     assert torch.equal(module(x, states)[0], other(x, states)[0])
-    assert served == [True]
+    assert served == [True, True]
 
 
 def test_copies_and_pickles_have_none(served: list[bool]) -> None:
@@ -495,7 +545,7 @@ def test_copies_and_pickles_have_none(served: list[bool]) -> None:
     for made in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert "_eager_calls" not in vars(made)
         assert torch.equal(made(x, states)[0], expected)
-    assert not served
+    assert served == [True] * 4
 
 
 def test_dropout_draws_its_masks(served: list[bool]) -> None:
@@ -524,7 +574,7 @@ def test_those_in_bfloat16_that_are_torchs(cell: str, served: list[bool], monkey
         for has_states in (False, True):
             x, states = data_of(ours, has_states=has_states)
             assert_equal(training_step(ours, x, states), training_step(theirs, x, states))
-    assert served == [True] * 2
+    assert served == [True] * 4
     assert asked == [(True, 4, 3)] * 4
     with torch.no_grad():
         ours(x[:, :3], states)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from nn_pairs import flat, make, make_states
-from test_eager_calls import assert_equal, forget, run_in_thread, training_step
+from test_eager_calls import assert_equal, forget, look_at_first_calls_in_full, run_in_thread, training_step
 from test_nn_cuda import graph_of, moved, results_of, why_not
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -35,6 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[PlainCall]:
         return run(call, *rest)
 
     monkeypatch.setattr(_eager_calls, "call_plainly", spy)
+    look_at_first_calls_in_full(monkeypatch)
     monkeypatch.setattr(_eager_calls, "torchs_calls", lambda *_: None)  # test_torch_on_cuda.py has them
     return found
 
@@ -105,6 +106,16 @@ def test_packed_the_same_bits(cell: str, options: dict[str, Any], lengths: list[
     run_in_thread(lambda: found.extend(step()))
     assert_equal(found, expected)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize(("layers", "steps"), [(1, 70), (2, 6), (1, 300)])
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+def test_first_calls_have_the_bits_of_others(cell: str, layers: int, steps: int) -> None:
+    module = make(prnn.nn, cell, 256, 256, num_layers=layers).cuda()
+    x = torch.randn(steps, 3, 256, device="cuda", requires_grad=True)
+    first = training_step(module, x, None)
+    for _ in range(2):
+        assert_equal(training_step(module, x, None), first)
 
 
 def test_a_projection(calls: list[PlainCall]) -> None:

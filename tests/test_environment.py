@@ -7,7 +7,10 @@ import pathlib
 import runpy
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from packaging.requirements import Requirement
@@ -96,6 +99,42 @@ def test_libraries_that_are_not_installed_are_replaced_by_empty_ones(
     assert "RTLD_LAZY" in (tmp_path / "lazy_binding.pth").read_text()
 
 
+@pytest.fixture
+def cpu_index() -> Iterator[str]:
+    """The address of an index that has a torch."""
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/torch/" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_machine_without_a_gpu_takes_torch_for_cpus(
+    cpu_index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From PyTorch's index, where that answers."""
+    monkeypatch.setattr(sys, "argv", ["install_torch.py", "--index"])
+    script = runpy.run_path(str(SCRIPTS / "install_torch.py"))
+    named = script["main"].__globals__
+    for index, has_gpu, options in (
+        (cpu_index, False, ["--extra-index-url", cpu_index]),
+        (cpu_index, True, []),
+        (f"{cpu_index}/none", False, []),
+        ("http://127.0.0.1:9", False, []),
+    ):
+        monkeypatch.setitem(named, "CPU_INDEX", index)
+        monkeypatch.setitem(named, "has_gpu", lambda has_gpu=has_gpu: has_gpu)
+        assert script["index_options"]() == options
+
+
 @pytest.mark.parametrize(("status", "whole"), [(0, False), (1, True)])
 def test_a_torch_that_cannot_be_imported_is_installed_whole(
     status: int, whole: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +145,7 @@ def test_a_torch_that_cannot_be_imported_is_installed_whole(
     required = ["nvidia-cuda-runtime-cu12==1", "nvidia-cublas-cu12==1", "triton==1", "sympy"]
     monkeypatch.setitem(named, "PACKAGES", tmp_path)
     monkeypatch.setitem(named, "has_gpu", lambda: False)
+    monkeypatch.setitem(named, "index_options", lambda: [])
     monkeypatch.setitem(named, "pip_install", lambda *arguments: installed.append(arguments))
     monkeypatch.setitem(named, "install_empty_libraries", lambda folder: (tmp_path / "lazy_binding.pth").touch())
     monkeypatch.setattr("importlib.metadata.requires", lambda name: required)

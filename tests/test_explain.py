@@ -151,7 +151,8 @@ def test_every_recurrent_layer_of_a_model_in_order() -> None:
         ({"batch": 0}, ValueError, "batch is 0; it must be at least 1"),
         ({"batch": [3, 0]}, ValueError, r"batch is \[3, 0\]; lengths must be at least 1"),
         ({"batch": []}, ValueError, r"batch is \[\]; there must be at least one sequence"),
-        ({"batch": torch.zeros(5, 2, 3)}, TypeError, r"batch is a tensor of shape \(5, 2, 3\) and torch.float32"),
+        ({"batch": torch.zeros(5)}, ValueError, r"batch is a tensor of shape \(5,\) and torch.float32; an input"),
+        ({"batch": torch.zeros(5, 0, 3)}, ValueError, r"batch is a tensor of shape \(5, 0, 3\) and torch.float32; an"),
         ({"batch": 2**31}, ValueError, "batch is 2147483648; it must be at most 2147483647"),
         ({"batch": [2**40, 1]}, ValueError, "lengths must be at most 2147483647"),
         ({"gpu": "Voodoo 2"}, ValueError, "gpu is 'Voodoo 2'; the table has H200, "),
@@ -175,3 +176,35 @@ def test_sequences_of_which_64_timesteps_have_too_many_rows() -> None:
     for batch in (2**25, 2**31 - 1):
         assert layer(prnn.nn.GRU(8, 8), batch, gpu="H200").supported
         assert _C.Rnn(_C.GRU, _C.HALF, 8, 1, 8, False).query_gpu("H200", batch)["supported"]
+
+
+class Recogniser(torch.nn.Module):
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.embed = torch.nn.Linear(80, 512)
+        self.rnn = torch.nn.LSTM(512, 1024, batch_first=batch_first)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "dtype", "expected"),
+    [
+        (torch.nn.LSTM(3, 8), (5, 2, 3), torch.float32, [2] * 5),
+        (prnn.nn.GRU(3, 8, batch_first=True), (5, 2, 3), torch.float32, [5] * 2),
+        (prnn.nn.LayerNormLSTM(3, 8, batch_first=True), (5, 300, 3), torch.float32, [5] * 256),
+        (torch.nn.LSTM(3, 8, batch_first=True), (5, 3), torch.float32, [1] * 5),
+        (Recogniser(True), (7, 9, 80), torch.float32, [7] * 9),
+        (Recogniser(False), (9, 7, 80), torch.float32, [7] * 9),
+        (Recogniser(True), (7, 16000), torch.float32, [7] * 256),
+        (Recogniser(False), (9, 7), torch.int64, [7] * 9),
+        (torch.nn.Linear(3, 8), (9, 3), torch.float32, [9] * 256),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_a_tensor_that_the_model_takes(
+    module: torch.nn.Module, shape: tuple[int, ...], dtype: torch.dtype, expected: list[int]
+) -> None:
+    found = prnn.explain(module, torch.zeros(shape, dtype=dtype), gpu="H200")
+    assert found.batch == expected[0]
+    if not isinstance(module, prnn.nn.LayerNormLSTM) and found.layers:
+        lengths = [len(expected)] * expected[0]
+        assert found == prnn.explain(module, lengths, gpu="H200")

@@ -326,4 +326,4 @@ def test_without_onnx(tmp_path: Path, checkpoint: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
-    assert result.stderr == "prnn: the package onnx is not installed; pip install 'prnn[export]' brings it\n"
+    assert result.stderr == "prnn: the package onnx is not installed; pip install onnx brings it\n"

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from prnn import _C
+from prnn import _C, NotSupportedError
 from prnn._ops import _handles
 
 
@@ -24,6 +24,7 @@ class Gpu:
                     raise MemoryError("67108864 bytes of GPU memory for cuBLAS could not be had")
                 return library
 
+        monkeypatch.setattr(_C, "BUILT_FOR", "CUDA 13.0: 9.0a")
         monkeypatch.setattr(_C, "Handle", Handle)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: self.calls.append("empty_cache"))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
@@ -48,6 +49,16 @@ def test_a_graphs_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MemoryError):
         _handles._cuda_library()
     assert gpu.calls == ["cuda"]
+
+
+def test_a_build_for_the_cpu_alone_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    monkeypatch.setattr(_C, "BUILT_FOR", "CPU")
+    with pytest.raises(
+        NotSupportedError, match=r"built for the CPU alone.*move the model and its input to the CPU, or bu"
+    ):
+        _handles._cuda_library()
+    assert gpu.calls == []
 
 
 def test_an_ended_threads_handle_is_kept() -> None:

@@ -175,6 +175,41 @@ def test_a_checkpoint_cut_anywhere(tmp_path: Path) -> None:
             load_recogniser_parts(cut)
 
 
+def flipped(whole: bytes, rng: np.random.Generator) -> bytes:
+    bit = int(rng.integers(8 * len(whole)))
+    damaged = bytearray(whole)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def test_a_flipped_bit_changes_no_weight(tmp_path: Path) -> None:
+    """It is refused, or lies where nothing is read."""
+    path = tmp_path / "damaged.ckpt"
+    torch.save(small_checkpoint(), path)
+    whole, rng, refused = path.read_bytes(), np.random.default_rng(0), 0
+    model, *rest = load_recogniser_parts(path)
+    for _ in range(60):
+        path.write_bytes(flipped(whole, rng))
+        try:
+            found, *other = load_recogniser_parts(path)
+        except InputError:
+            refused += 1
+        else:
+            assert other == rest
+            assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    assert refused > 20
+
+
+def test_a_checkpoint_that_is_compressed_is_refused(tmp_path: Path) -> None:
+    """It could be of any size."""
+    torch.save(small_checkpoint(), tmp_path / "whole.ckpt")
+    with zipfile.ZipFile(tmp_path / "whole.ckpt") as whole, zipfile.ZipFile(tmp_path / "a.ckpt", "w") as packed:
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name), zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
+        load_recogniser_parts(tmp_path / "a.ckpt")
+
+
 # A training's folder
 
 
@@ -193,6 +228,20 @@ def resuming_fails(options: TrainingOptions) -> str:
         train(options, progress=False)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_a_training_does_not_go_on_from_a_flipped_bit(trained: TrainingOptions) -> None:
+    path = trained.output / "last.ckpt"
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        name = max(archive.infolist(), key=lambda member: member.file_size)
+    damaged = bytearray(whole)
+    damaged[name.header_offset + 200] ^= 64
+    path.write_bytes(damaged)
+    try:
+        assert "has another checksum than when it was saved" in resuming_fails(replace(trained, epochs=2))
+    finally:
+        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
@@ -346,5 +395,5 @@ def test_rates_follow_from_the_options(trained: TrainingOptions, change: Callabl
         train(trained, progress=False)
     (group,) = optimizer(after)["param_groups"]
     assert group["betas"] == (0.9, 0.98)
-    assert group["lr"] == pytest.approx(3e-5)
+    assert group["lr"] == pytest.approx(2e-5)
     assert after["global_step"] == 2

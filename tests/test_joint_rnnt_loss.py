@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from joint_case import DEVICES, case, gradients, logits_of, needs_gpu, relative_errors
 
 import prnn
 from prnn import _C
@@ -11,37 +12,9 @@ from prnn._ops import _handles
 from prnn._ops.joint import joint_options
 from prnn._ops.rnnt import rnnt_options
 
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
-]
-
-
-def case(device="cpu", dtype=torch.float64, bias=True, n=3, t=7, u=4, d=5, v=6):
-    generator = torch.Generator().manual_seed(1)
-
-    def tensor(*shape):
-        return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
-
-    leaves = [tensor(n, t, d), tensor(n, u + 1, d), tensor(v, d), tensor(v) if bias else None]
-    targets = torch.randint(1, v, (n, u), generator=generator)
-    frames = torch.tensor([t, max(1, t - 3), 1][:n])
-    symbols = torch.tensor([u, max(0, u - 2), 0][:n])
-    with torch.no_grad():
-        leaves[2] *= d**-0.5
-    return leaves, targets.to(device), frames, symbols
-
 
 def explicit(leaves, targets, frames, symbols, activation="tanh", **options):
-    encoder, predictor, weight, bias = leaves
-    meeting = encoder[:, :, None] + predictor[:, None]
-    active = meeting.tanh() if activation == "tanh" else meeting.relu()
-    return prnn.rnnt_loss(torch.nn.functional.linear(active, weight, bias), targets, frames, symbols, 0, **options)
-
-
-def gradients(loss, leaves):
-    weights = torch.linspace(0.5, 1.5, loss.numel(), dtype=loss.dtype, device=loss.device).view(loss.shape)
-    return torch.autograd.grad((loss * weights).sum(), [leaf for leaf in leaves if leaf is not None])
+    return prnn.rnnt_loss(logits_of(leaves, activation), targets, frames, symbols, 0, **options)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -271,12 +244,6 @@ def test_autocast_on_the_cpu_changes_nothing(pruned):
 
 
 # ---- On a GPU alone ----
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-def relative_errors(ours, wanted):
-    return [float((x.double() - y).norm() / y.norm()) for x, y in zip(ours, wanted, strict=True)]
 
 
 def assert_close_to_float64(leaves, batch, tolerance, block_elements=None, **options):

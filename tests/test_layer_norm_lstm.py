@@ -309,7 +309,9 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(3, 4, zoneout=1.0), ValueError, "zoneout is 1.0; it must be at least 0 and less than 1"),
     (lambda: MODULE(3, 4, recurrent_dropout=-0.5), ValueError, "recurrent_dropout is -0.5"),
     (lambda: MODULE(3, 4, dropout="no"), TypeError, "dropout is 'no'; it must be a number"),
-    (lambda: MODULE(3, 4, eps=-1.0), ValueError, "eps is -1.0; it must be at least 0"),
+    (lambda: MODULE(3, 4, eps=-1.0), ValueError, "eps is -1.0; it must be a positive normal number of float32"),
+    (lambda: MODULE(3, 4, eps=0.0), ValueError, "eps is 0.0; it must be a positive normal number of float32"),
+    (lambda: MODULE(3, 4, eps=1e-46), ValueError, "eps is 1e-46; it must be a positive normal number of float32"),
     (lambda: MODULE(3, 4)([1]), TypeError, "input is a list; it must be a tensor"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3).to_sparse()), TypeError, "input has the layout torch.sparse_coo"),
     (

@@ -121,7 +121,7 @@ def test_the_log_of_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_masks_begin_with_their_epoch(tmp_path: Path, audio: bool) -> None:
     """The gain is that of the same utterance and epoch without a start."""
     utterances = read_manifest(write_corpus(tmp_path, "tones", ["ab ca", "cab"]))
-    later, now = Augmentation(time_warp=3, start_epoch=3), Augmentation(time_warp=3)
+    later, now = (Augmentation(time_warp=3, start_epoch=start) for start in (3, 1))
     gain = Augmentation(frequency_masks=0, time_masks=0)
 
     def made(augmentation: Augmentation, epoch: int) -> Batch:

@@ -197,19 +197,28 @@ def test_the_recursion_of_scores_takes_no_half(data_type: int, create: str) -> N
     assert "scores of a lattice are PRNN_DATA_FLOAT or PRNN_DATA_DOUBLE" in capi.message(handle.pointer)
 
 
-def test_the_joiner_is_for_cuda_handles() -> None:
+@pytest.mark.parametrize(
+    ("loss", "struct", "instead"),
+    [
+        ("JointRNNTLoss", loss_case.JointOptions, "prnnRNNTLoss"),
+        ("JointTDTLoss", loss_case.JointTdtOptions, "prnnDurationRNNTLoss"),
+    ],
+)
+def test_the_joiner_is_for_cuda_handles(loss: str, struct: type[ctypes.Structure], instead: str) -> None:
     """Its options start from zeros, and a CPU handle is told what to do instead."""
-    options = loss_case.JointOptions(*(1 for _ in loss_case.JointOptions._fields_))
-    capi.check("InitJointRNNTLossOptions", options=loss_case.address(options))
-    assert all(getattr(options, name) == 0 for name, _ in options._fields_)
-    assert capi.call("InitJointRNNTLossOptions", options=None) == capi.BAD_PARAM
+    options = struct.from_buffer_copy(b"\x01" * ctypes.sizeof(struct))
+    capi.check(f"Init{loss}Options", options=loss_case.address(options))
+    assert not any(bytes(options))
+    assert capi.call(f"Init{loss}Options", options=None) == capi.BAD_PARAM
     handle = capi.cpu_handle()
     for size in ("WorkspaceSize", "ReserveSize"):
         status = capi.call(
-            f"GetJointRNNTLoss{size}", handle=handle.pointer, options=loss_case.address(options), sizeInBytes=None
+            f"Get{loss}{size}", handle=handle.pointer, options=loss_case.address(options), sizeInBytes=None
         )
         assert status == capi.NOT_SUPPORTED
-        assert "prnnRNNTLoss" in capi.message(handle.pointer)
+        assert f"prnn{loss} needs a CUDA handle; on a CPU make the logits and call {instead}" in capi.message(
+            handle.pointer
+        )
 
 
 def large(make: Callable[[], loss_case.LossCase]) -> loss_case.LossCase:
@@ -234,12 +243,35 @@ THREADED = {
 }
 
 
-@pytest.mark.parametrize("asked", [1, 2])
-@pytest.mark.parametrize(
+CALLS = pytest.mark.parametrize(
     ("make", "call"),
     [pytest.param(make, call, id=f"{name}-{call}") for name, (make, calls) in THREADED.items() for call in calls],
 )
-def test_a_workspace_for_fewer_threads_serves_more(
+
+
+@CALLS
+def test_less_than_the_workspace_that_was_asked_for_is_refused(
+    make: Callable[[], loss_case.LossCase], call: str
+) -> None:
+    """Whatever the number of threads of the query and of the call."""
+    family = call.removesuffix("Forward")
+    case, sizes = make(), []
+    for count in (1, 2, 3):
+        with loss_case.threads(count):
+            size = case.size(f"Get{family}WorkspaceSize")
+            sizes.append(size + (case.size(f"Get{family}ReserveSize") if call.endswith("Loss") else 0))
+    assert len(set(sizes)) == 1
+    for count in (1, 3):
+        with loss_case.threads(count):
+            assert case.call(call, workspaceSizeInBytes=sizes[0] - 256) == capi.BAD_PARAM
+            message = capi.message(case.handle.pointer)
+            assert message.startswith(f"workspace has {sizes[0] - 256} bytes; it needs {sizes[0]}"), message
+    assert case.untouched()
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+@CALLS
+def test_a_workspace_asked_for_with_fewer_threads_serves_more(
     make: Callable[[], loss_case.LossCase], call: str, asked: int
 ) -> None:
     """The number of threads may change between a query and the call: OMP_NUM_THREADS, omp_set_num_threads."""

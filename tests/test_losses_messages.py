@@ -59,6 +59,18 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "blank": 0,
         },
     ),
+    "joint_tdt_loss": (
+        prnn.joint_tdt_loss,
+        {
+            "encoder_out": torch.randn(N, T, D),
+            "predictor_out": torch.randn(N, U + 1, D),
+            "weight": torch.randn(V + 2, D),
+            "bias": torch.randn(V + 2),
+            **BATCH,
+            "blank": 0,
+            "durations": [0, 1],
+        },
+    ),
     "joint_rnnt_loss, ranges": (
         prnn.joint_rnnt_loss,
         {

@@ -35,6 +35,10 @@ def losses(device: str) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
         "multi-blank": (lambda x: prnn.multi_blank_rnnt_loss(x, *batch, 7, [2]), tensor(3, 9, 5, 8)),
         "joint, encoder": (lambda x: prnn.joint_rnnt_loss(x, predictor, weight, None, *batch, blank=0), encoder),
         "joint, weight": (lambda x: prnn.joint_rnnt_loss(encoder, predictor, x, None, *batch, blank=0), weight),
+        "joint, TDT": (
+            lambda x: prnn.joint_tdt_loss(encoder, predictor, x, None, *batch, blank=0, durations=[1]),
+            weight,
+        ),
         "smoothed": (
             lambda x: prnn.rnnt_loss_smoothed(x, encoder, targets, 0, 0.25, 0.0, boundary=boundary),
             predictor,

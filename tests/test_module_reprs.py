@@ -103,7 +103,10 @@ BASE: dict[str, Any] = {
     "predictor_dim": 5,
     "vocab_size": 9,
 }
-WITH: dict[tuple[str, str], dict[str, Any]] = {("Encoder", "frame_stride"): {"frame_stack": 4}}
+WITH: dict[tuple[str, str], dict[str, Any]] = {
+    ("Encoder", "frame_stride"): {"frame_stack": 4},
+    ("StackingEncoder", "frame_stride"): {"frame_stack": 4},
+}
 # Where tensors are and of what type is not said by torch.nn's layers either; nor is the nonlinearity of torch.nn.RNN.
 UNSAID = ("device", "dtype", "nonlinearity")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nn_pairs import CELLS, flat, make
+from nn_pairs import CELLS, flat, make, make_states
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
@@ -307,6 +307,24 @@ def test_nan_and_infinity(cell: str, value: float) -> None:
         found, expected = flat(ours(x)), flat(theirs(x))
     torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
     assert found[0][:, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_infinite_states(cell: str, value: float, dtype: torch.dtype) -> None:
+    """Gates saturate: 0 times an infinite state is NaN."""
+    theirs, ours = (make(nn, cell, 3, 11, dtype=dtype) for nn in (torch.nn, prnn.nn))
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 2, 3, dtype=dtype)
+    for name in range(2 if cell == "LSTM" else 1):
+        states = make_states(theirs, 2)
+        tensors = states if isinstance(states, tuple) else (states,)
+        with torch.no_grad():
+            tensors[name][0, 0, 2] = value
+            found, expected = flat(ours(x, states)), flat(theirs(x, states))
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
+        assert found[0][:, 1].isfinite().all()
 
 
 def test_wrong_calls_leave_the_module_usable() -> None:

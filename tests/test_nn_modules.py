@@ -4,11 +4,15 @@ import copy
 import gc
 import io
 import itertools
+import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from nn_pairs import CELLS, assert_same, compare, flat, make, make_pair, make_states, train_step
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import prnn
@@ -485,17 +489,92 @@ def test_initialisation_is_torchs() -> None:
 
 def test_text() -> None:
     options: dict[str, Any] = {"num_layers": 2, "bias": False, "batch_first": True, "dropout": 0.1, "proj_size": 2}
-    assert repr(prnn.nn.LSTM(3, 4, **options)) == repr(torch.nn.LSTM(3, 4, **options))
-    assert repr(prnn.nn.GRU(3, 4, backend="cudnn")) == "GRU(3, 4, backend='cudnn')"
+    assert repr(prnn.nn.LSTM(3, 4, **options)) == "prnn.nn." + repr(torch.nn.LSTM(3, 4, **options))
+    assert repr(prnn.nn.GRU(3, 4, backend="cudnn")) == "prnn.nn.GRU(3, 4, backend='cudnn')"
+    assert repr(prnn.nn.LayerNormLSTM(3, 4)) == "prnn.nn.LayerNormLSTM(3, 4)"
+
+    class Own(prnn.nn.LSTM):
+        pass
+
+    assert repr(Own(3, 4)) == "Own(3, 4)"
 
 
 def test_positional_arguments_are_torchs() -> None:
     rnn = prnn.nn.RNN(3, 4, 2, "relu", False, True, 0.5, True)
-    assert repr(rnn) == repr(torch.nn.RNN(3, 4, 2, "relu", False, True, 0.5, True))
+    assert rnn.extra_repr() == torch.nn.RNN(3, 4, 2, "relu", False, True, 0.5, True).extra_repr()
     assert rnn.nonlinearity == "relu"
-    assert repr(prnn.nn.LSTM(3, 4, 2, False, True, 0.5, True, 2)) == repr(
-        torch.nn.LSTM(3, 4, 2, False, True, 0.5, True, 2)
-    )
+    positional = (3, 4, 2, False, True, 0.5, True, 2)
+    assert prnn.nn.LSTM(*positional).extra_repr() == torch.nn.LSTM(*positional).extra_repr()
+
+
+def frames_of(function: Callable[[], object]) -> int:
+    """Calls of functions, Python's and C's, that a call of this one makes."""
+    count = 0
+
+    def on_event(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(on_event)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_flattening_what_is_flat_costs_little(bias: bool) -> None:
+    module = prnn.nn.LSTM(8, 16, 4, bias=bias, bidirectional=True)
+    assert frames_of(module.flatten_parameters) < 16
+    places = [parameter.data_ptr() for parameter in module.parameters()]
+    module.weight_hh_l1.data = module.weight_hh_l1.data.clone()
+    module.flatten_parameters()
+    assert [parameter.data_ptr() for parameter in module.parameters()] != places
+    assert frames_of(module.flatten_parameters) < 16
+    module.weight_hh_l1 = torch.nn.Parameter(module.weight_hh_l1.detach().clone())
+    module.flatten_parameters()
+    first = module.weight_ih_l0
+    assert module.weight_hh_l0.data_ptr() == first.data_ptr() + first.nbytes
+    assert module.weight_ih_l0_reverse.data_ptr() == module.weight_hh_l0.data_ptr() + module.weight_hh_l0.nbytes
+
+
+def test_replaced_parameters_are_let_go() -> None:
+    module = prnn.nn.GRU(3, 4)
+    module.flatten_parameters()
+    gone = weakref.ref(module.weight_hh_l0)
+    module.weight_hh_l0 = torch.nn.Parameter(torch.zeros(12, 4))
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM", "LayerNormLSTM"])
+def test_whole_modules_load_with_their_class_alone_allowed(cell: str) -> None:
+    module, x = getattr(prnn.nn, cell)(3, 4), torch.randn(5, 2, 3)
+    module(x)
+    stored = io.BytesIO()
+    torch.save(module, stored)
+    stored.seek(0)
+    with torch.serialization.safe_globals([type(module)]):
+        other = torch.load(stored, weights_only=True)
+    assert torch.equal(other(x)[0], module(x)[0])
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM", "LayerNormLSTM"])
+def test_layers_made_inside_of_a_transform(cell: str, is_converted: bool) -> None:
+    if is_converted and cell == "LayerNormLSTM":
+        return
+
+    def loss(x: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        module = prnn.convert(getattr(torch.nn, cell)(3, 4)) if is_converted else getattr(prnn.nn, cell)(3, 4)
+        return module(x)[0].square().sum()
+
+    x = torch.randn(5, 2, 3, requires_grad=True)
+    (expected,) = torch.autograd.grad(loss(x), x)
+    torch.testing.assert_close(torch.func.grad(loss)(x.detach()), expected)
+    torch.testing.assert_close(torch.func.vmap(loss, randomness="same")(x.detach()[None])[0], loss(x).detach())
 
 
 def test_training_loop_follows_torchs() -> None:

@@ -522,7 +522,7 @@ def test_engines(arguments: dict[str, int], forward: bytes, backward: bytes) -> 
 
 
 def test_what_rows_were_measured() -> None:
-    assert {gpu for gpu in GPUS if Layer().query_gpu(gpu).measured} == {"H200"}
+    assert {gpu for gpu in GPUS if Layer().query_gpu(gpu).measured} == {"H200", "H100"}
 
 
 def query_sequence(layer: Layer, batches: list[int], gpu: bytes | None = b"H200") -> int:

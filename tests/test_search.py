@@ -1,6 +1,7 @@
 """Greedy and beam search against slow twins, exhaustive search and each other."""
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from reference import transducer as slow
 
 import prnn
-from prnn.transducer import Hypothesis, Transducer
+from prnn.transducer import Hypothesis, StreamState, Transducer
 
 PREDICTORS = ("lstm", "gru", "stateless")
 
@@ -300,3 +301,29 @@ def test_whole_and_streaming_have_the_same_defaults(loss: str, search: str) -> N
         assert most == 8, "the limit is what ended a frame"
     else:
         assert most > 3
+
+
+def searches(model: Transducer, features: torch.Tensor, state: StreamState) -> list[Callable[[], object]]:
+    return [
+        lambda: model.greedy_search(features),
+        lambda: model.beam_search(features),
+        lambda: model.stream_step(features, state),
+        lambda: model.stream_finish(state),
+        lambda: model.stream_init(2),
+    ]
+
+
+def test_tensors_on_the_meta_device_are_refused() -> None:
+    model, features = slow.tiny_model(0), torch.randn(2, 9, 4, dtype=torch.float64)
+    state = model.stream_init(2)
+    for name, search in zip(
+        ("features", "features", "chunk"), searches(model, features.to("meta"), state), strict=False
+    ):
+        with pytest.raises(prnn.NotSupportedError, match=f"{name} is on the meta device"):
+            search()
+    with pytest.raises(prnn.NotSupportedError, match="state is on the meta device"):
+        model.stream_step(features, state.to("meta"))
+    model.to("meta")
+    for search in searches(model, features, state):
+        with pytest.raises(prnn.NotSupportedError, match="the model is on the meta device"):
+            search()

@@ -11,6 +11,8 @@ import pytest
 import torch
 from reference import durations as paths
 from reference import transducer as slow
+from reference.transducer_search import Found
+from reference.transducer_search import greedy as slow_greedy
 from test_streaming import check, chunked
 from test_training import SMALL_MODEL, TEXTS, options
 
@@ -19,8 +21,9 @@ from prnn.asr import Recogniser, read_manifest
 from prnn.asr.evaluation import evaluate
 from prnn.asr.training import train
 from prnn.transducer import Encoder, Hypothesis, Joiner, StatelessPredictor, Transducer, TransducerConfig
-from prnn.transducer.hypothesis import Decoder, best_lists
-from prnn.transducer.streaming import SearchOptions, search
+from prnn.transducer.greedy import greedy_search
+from prnn.transducer.hypothesis import Decoder, found_hypotheses
+from prnn.transducer.predictor import State
 
 DURATIONS = (0, 1, 2, 4)
 
@@ -38,26 +41,19 @@ def log_probs(model: Transducer, frames: torch.Tensor, tokens: list[int]) -> tup
     return symbols.log_softmax(-1), durations.log_softmax(-1)
 
 
-def greedy(model: Transducer, frames: torch.Tensor, max_symbols: int) -> Hypothesis:
+def greedy(model: Transducer, frames: torch.Tensor, max_symbols: int) -> Found:
     """One prediction at a time."""
-    tokens: list[int] = []
-    stamps: list[int] = []
-    score, t, here = 0.0, 0, 0
-    while t < len(frames):
-        symbols, durations = (x[t] for x in log_probs(model, frames, tokens))
-        symbol = int(symbols.argmax())
-        ways = [i for i, d in enumerate(model.durations) if d > 0 or symbol != model.blank]
-        place = max(ways, key=lambda i: float(durations[i]))
-        score += float(symbols[symbol] + durations[place])
-        step = model.durations[place]
-        if symbol != model.blank:
-            tokens.append(symbol)
-            stamps.append(t)
-            here += 1
-            step = max(step, int(here == max_symbols))
-        here = 0 if step else here
-        t += step
-    return Hypothesis(tokens, score, stamps)
+
+    def predict(symbol: int, state: State | None) -> tuple[torch.Tensor, State]:
+        before = model.predictor.initial_state(1) if state is None else state
+        return model.predictor.step(torch.tensor([symbol]), before)
+
+    def join(frame: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model.joiner(frame[None, None], out[None])[0, 0, 0]
+        return logits
+
+    with torch.no_grad():
+        return slow_greedy(frames, predict, join, model.blank, model.durations, max_symbols)
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.25])
@@ -91,8 +87,20 @@ def test_greedy_search_is_that_of_its_definition(seed: int, durations: tuple[int
     for row, (hypothesis, length) in enumerate(zip(found, lengths.tolist(), strict=True)):
         frames = slow.encode(model, features[row, :length]) if length else torch.empty(0, 12)
         expected = greedy(model, frames, max_symbols)
-        assert (hypothesis.tokens, hypothesis.timestamps) == (expected.tokens, expected.timestamps)
+        assert (hypothesis.tokens, hypothesis.timestamps) == (expected.symbols, expected.frames)
         assert hypothesis.score == pytest.approx(expected.score, abs=1e-9)
+        assert hypothesis.log_probs == pytest.approx(expected.confidences, abs=1e-9)
+
+
+def test_a_blank_of_duration_0_goes_on_by_1() -> None:
+    model = tiny_model(0, (0, 4))
+    with torch.no_grad():
+        model.joiner.output.bias[-2] += 1000.0
+    features = torch.randn(1, 40, 4, dtype=torch.float64)
+    frames = slow.encode(model, features[0])
+    (found,) = model.greedy_search(features, max_symbols=1)
+    assert found.timestamps == greedy(model, frames, 1).frames
+    assert 1 in [late - early for early, late in itertools.pairwise(found.timestamps)]
 
 
 def test_greedy_search_skips_frames() -> None:
@@ -106,8 +114,8 @@ def test_greedy_search_skips_frames() -> None:
     frames[:, torch.arange(frames.shape[1]) % 3 > 0] = float("nan")
     decoder = Decoder(model.predictor, model.joiner, model.blank, model.durations)
     with torch.no_grad():
-        hypotheses = search(decoder, SearchOptions.checked("greedy", 1, 2), frames, torch.tensor([frames.shape[1]]))
-    assert best_lists(hypotheses, 1, False) == [[found]]
+        again, _ = greedy_search(decoder, frames, torch.tensor([frames.shape[1]]), 2)
+    assert found_hypotheses(again) == [found]
 
 
 @pytest.mark.parametrize("symbol", [0, 2], ids=["blank", "symbol"])
@@ -118,9 +126,9 @@ def test_a_search_ends_where_no_duration_leads_out_of_a_frame(symbol: int, out_o
         model.joiner.output.bias[symbol] += 1000.0
         model.joiner.output.bias[-1] = out_of_0
     features = torch.randn(2, 11, 4, dtype=torch.float64)
-    frames = 6
+    frames, most = 6, 1 if math.isnan(out_of_0) else 3  # a duration that is no number is 1
     for found in model.greedy_search(features, max_symbols=3):
-        assert found.timestamps == ([] if symbol == 0 else [t for t in range(frames) for _ in range(3)])
+        assert found.timestamps == ([] if symbol == 0 else [t for t in range(frames) for _ in range(most)])
     _, state = model.stream_step(features[:, :5], model.stream_init(2, "greedy", max_symbols=3))
     _, state = model.stream_step(features[:, 5:], state)
     _, state = model.stream_finish(state)
@@ -172,9 +180,9 @@ def ways_on(
     for (symbol, one), (duration, other) in itertools.product(
         enumerate(symbols), zip(model.durations, durations, strict=True)
     ):
-        if symbol == model.blank and duration > 0:
-            found.append((one + other, tokens, t + duration))
-        elif symbol != model.blank:
+        if symbol == model.blank:
+            found.append((one + other, tokens, t + max(duration, 1)))
+        else:
             found.append((one + other, (*tokens, symbol), t + max(duration, int(last))))
     return found
 

@@ -202,7 +202,9 @@ def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
     cached = UtteranceDataset(dataset.utterances, tokenizer, FeatureConfig(), cache_bytes=10**8)
     uncached = UtteranceDataset(dataset.utterances, tokenizer, FeatureConfig())
     first = cached.example(0, 0).features
-    assert cached.example(0, 1).features is first
+    again = [cached.example(0, epoch).features for epoch in (1, 2)]
+    assert torch.equal(again[0], first)
+    assert again[0].data_ptr() == again[1].data_ptr()
     assert uncached.example(0, 0).features is not uncached.example(0, 0).features
     assert torch.equal(uncached.example(0, 0).features, first)
 

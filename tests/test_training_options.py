@@ -319,7 +319,10 @@ def test_features_of_a_device_are_kaldi_native_fbanks(config: FeatureConfig) -> 
 def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
     from prnn.transducer import Transducer
 
-    utterances, augmentation = read_manifest(manifest), Augmentation(gain_db=6, time_share=0.5, time_warp=10)
+    utterances, augmentation = (
+        read_manifest(manifest),
+        Augmentation(gain_db=6, time_share=0.5, time_warp=10, start_epoch=1),
+    )
     batches = []
     for audio in (False, True):
         dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio)
@@ -345,7 +348,7 @@ def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
 
 def test_a_batch_comes_as_one_tensor(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the processes that prepare it: each tensor of a message takes a connection to its sender."""
-    utterances, augmentation = read_manifest(manifest), Augmentation(time_warp=10)
+    utterances, augmentation = read_manifest(manifest), Augmentation(time_warp=10, start_epoch=1)
     dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio=True)
     order = BatchOrder([u.duration for u in utterances], 3, 100.0, seed=5)
     received = []
@@ -478,7 +481,7 @@ def test_two_nodes_of_torchrun(manifest: Path, tmp_path: Path) -> None:
 
 def test_processes_accumulate_together(manifest: Path, tmp_path: Path) -> None:
     """Two processes with three batches each make the step of one process with six."""
-    still = ["--epochs", 1, "--warmup", 0, "--gain-db", 0, "--mask-bins", 0, "--mask-frames", 0]
+    still = ["--epochs", 1, "--warmup", 0, "--dropout", 0, "--gain-db", 0, "--mask-bins", 0, "--mask-frames", 0]
     assert main(command(manifest, tmp_path / "one", *still, "--accumulate", 6)) == 0
     two = prnn(*command(manifest, tmp_path / "two", *still, "--devices", 2, "--accumulate", 3))
     assert two.returncode == 0, two.stderr

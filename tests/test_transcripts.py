@@ -540,4 +540,4 @@ def test_a_microphone_that_cannot_be_used(
         assert refused(capsys, *command, device) == f"the microphone cannot be used: {reason}"
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     message = refused(capsys, *command, "3")
-    assert message == "the package sounddevice is not installed; pip install 'prnn[microphone]' brings it"
+    assert message == "the package sounddevice is not installed; pip install sounddevice brings it"

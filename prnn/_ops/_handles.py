@@ -84,6 +84,11 @@ def _new(device: torch.device) -> _Made:
 
 def _cuda_library() -> _C.Handle:
     """Of the current GPU, whose memory torch may hold without using it."""
+    if _C.BUILT_FOR == "CPU":
+        raise NotSupportedError(
+            "this prnn was built for the CPU alone, and the tensors are on a GPU: move the model and its input to the "
+            "CPU, or build prnn again where there is an nvcc (docs/build.md)"
+        )
     try:
         return _C.Handle.cuda()
     except MemoryError:

@@ -219,6 +219,15 @@ def _undisturbed() -> bool:
     )
 
 
+def refuse_onnx() -> None:
+    """For fake kernels of layers, which torch.onnx.export calls: it has no ONNX function for prnn's operators."""
+    if torch.onnx.is_in_onnx_export():
+        raise NotSupportedError(
+            "prnn's recurrent layers cannot be recorded by torch.onnx.export; prnn.convert_back(model) makes "
+            "torch.nn's layers of prnn.nn.RNN, GRU and LSTM, which can be"
+        )
+
+
 def _name(op: Any) -> str:
     name: str = op._schema.name
     return name.removeprefix("prnn::")

@@ -1,11 +1,11 @@
-"""RNN-T with its joiner on a GPU as torch operators; prnn/losses/joint.py checks arguments and calls them.
+"""RNN-T and TDT with their joiner on a GPU as torch operators; prnn/losses/ checks arguments and calls them.
 
-call_joint_rnnt_loss takes and returns what the operator joint_rnnt_loss does, with less to do on the way there.
+call_joint_rnnt_loss and call_joint_tdt_loss take and return what the operators do, with less to do on the way there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,115 +24,19 @@ def _in_range(lengths: list[int], most: int) -> list[int]:
 
 
 joint_options = _Chosen(_C.JOINT_RNNT_LOSS_FIELDS, "activation")
+joint_tdt_options = _Chosen(_C.JOINT_TDT_LOSS_FIELDS, "activation")
 
-
-class _Inputs(NamedTuple):
-    """The arguments that both operators have. extents: (2, N) on the CPU, frames and symbols of each sequence that are
-    computed, as far as they are in range. kept: R with range_begins (N, T)."""
-
-    encoder: Tensor
-    predictor: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    targets: Tensor
-    frames: Tensor
-    symbols: Tensor
-    range_begins: Tensor | None
-    seed: Tensor | None
-    extents: Tensor
-    kept: int
-    chosen: tuple[Any, ...]
-
-    @staticmethod
-    def of(arguments: tuple[Any, ...]) -> "_Inputs":
-        return _Inputs._make((*arguments[: _TENSORS + 1], arguments[_TENSORS + 1 : _COUNT]))
-
-    def options(self) -> Options:
-        batch, longest, size = self.encoder.shape
-        most, cells = self.predictor.shape[1] - 1, 0
-        if self.range_begins is None:
-            frames, symbols = self.extents.tolist()
-            frames = _in_range(frames, longest)
-            cells = max(1, sum(map(mul, frames, _in_range(symbols, most))) + sum(frames))
-        return (
-            DTYPES[self.encoder.dtype],
-            batch,
-            longest,
-            most,
-            cells,
-            self.kept if self.range_begins is not None else 0,
-            size,
-            self.weight.shape[0],
-            allows_tf32_matmul(),
-            *self.chosen,
-        )
-
-    def pointers(self) -> list[int]:
-        return [0 if tensor is None else tensor.data_ptr() for tensor in self[:9]]
-
-    def reserve_size(self) -> int:
-        """At least what libprnn wants, from shapes alone, which a compiler may only know as symbols."""
-        batch, frames = self.encoder.shape[:2]
-        width = self.predictor.shape[1] if self.range_begins is None else self.kept
-        size = max(4, self.encoder.element_size()) * batch * frames * width * 3 + 24 * batch
-        return (size + 511) // 256 * 256
-
-
-_TENSORS = _Inputs._fields.index("kept")
-_COUNT = _TENSORS + 1 + joint_options.count  # of the arguments
+_TENSORS = (
+    "Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, "
+)
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _workspace(library: _C.Handle, options: Options, device: torch.device) -> Tensor:
-    size = _run(_C.joint_rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
-    return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
-    """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
-    inputs, keep = _Inputs.of(arguments), arguments[-1]
-    options, encoder = inputs.options(), inputs.encoder
-    costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
-    reserve = new_reserve(inputs.reserve_size() if keep else 0, dtype=torch.uint8, device=encoder.device)
-    with device_of(encoder):
-        library = handle(encoder.device)
-        workspace = _workspace(library, options, encoder.device)
-        _run(
-            _C.joint_rnnt_loss_forward,
-            _RNNT_NAMES,
-            library,
-            options,
-            *inputs.pointers(),
-            costs.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-            reserve.data_ptr() if keep else 0,
-            reserve.numel(),
-        )
-    return costs, reserve
-
-
-def _joint_rnnt_loss(*arguments: Any) -> tuple[Tensor, Tensor]:
-    # Zeros, because an operator's outputs must be reproducible in all their bytes, and padding is not written.
-    return _forward(*arguments, new_reserve=torch.zeros)
-
-
-def _joint_rnnt_loss_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    inputs, keep = _Inputs.of(arguments), arguments[-1]
-    encoder = inputs.encoder
-    return (
-        encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype)),
-        encoder.new_empty(inputs.reserve_size() if keep else 0, dtype=torch.uint8),
-    )
-
-
-def _joint_rnnt_loss_backward_fake(
-    cost_gradients: Tensor, reserve: Tensor, *arguments: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of encoder, predictor, weight and bias (empty without one), not filled."""
+def _fake_gradients(arguments: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of encoder, predictor, weight and bias (empty without one), not filled."""
     encoder, predictor, weight, bias = arguments[:4]
     return (
         torch.empty_like(encoder),
@@ -142,64 +46,185 @@ def _joint_rnnt_loss_backward_fake(
     )
 
 
-def _joint_rnnt_loss_backward(
-    cost_gradients: Tensor, reserve: Tensor, *arguments: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    inputs = _Inputs.of(arguments)
-    options = inputs.options()
-    cost_gradients = cost_gradients.contiguous()
-    gradients = _joint_rnnt_loss_backward_fake(cost_gradients, reserve, *arguments)
-    with device_of(inputs.encoder):
-        library = handle(inputs.encoder.device)
-        workspace = _workspace(library, options, inputs.encoder.device)
-        _run(
-            _C.joint_rnnt_loss_backward,
-            _RNNT_NAMES,
-            library,
-            options,
-            *inputs.pointers(),
-            cost_gradients.data_ptr(),
-            *(gradient.data_ptr() for gradient in gradients[:3]),
-            0 if inputs.bias is None else gradients[3].data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-            reserve.data_ptr(),
-            reserve.numel(),
+class _JointLoss:
+    """A loss with its joiner: two operators over the calls of libprnn, and a way around the dispatcher. They take
+    `count` tensors: those above, what else the calls are given the addresses of, and last `extents`, (2, N) on the CPU,
+    frames and symbols of each sequence that are computed, as far as they are in range; then one argument of the loss's
+    own, and what is chosen of the options.
+
+    options(arguments, cells): of the call, up to what is chosen. width(arguments): cells of a frame, and how many
+    numbers the backward pass keeps of each.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensors: str,
+        chosen: _Chosen,
+        names: dict[str, str],
+        options: Callable[[tuple[Any, ...], int], Options],
+        width: Callable[[tuple[Any, ...]], tuple[int, int]],
+    ) -> None:
+        inputs = f"{_TENSORS}{tensors}, {chosen.schema}"
+        self.name, self.names, self._options, self._width = name, names, options, width
+        self.count = inputs.count("Tensor")
+        self.arguments = self.count + 1 + chosen.count
+        self.operator = operator(
+            f"{name}({inputs}, bool keep) -> (Tensor costs, Tensor reserve)", self._kernel, self._fake
         )
-    return gradients
+        self.backward = operator(
+            f"{name}_backward(Tensor cost_gradients, Tensor reserve, {inputs}) -> (Tensor, Tensor, Tensor, Tensor)",
+            self._backward,
+            lambda _cost_gradients, _reserve, *arguments: _fake_gradients(arguments),
+        )
+        self._call_backward = without_dispatch(self.backward, 1)
+        differentiate(self.operator, self._setup, self._gradients, self.backward)
+        self.call = with_own_node(self.operator, self._forward, self._setup, self._gradients)
+
+    def _call_options(self, arguments: tuple[Any, ...]) -> Options:
+        encoder, predictor, extents = arguments[0], arguments[1], arguments[self.count - 1]
+        frames, symbols = extents.tolist()
+        frames = _in_range(frames, encoder.shape[1])
+        cells = max(1, sum(map(mul, frames, _in_range(symbols, predictor.shape[1] - 1))) + sum(frames))
+        return *self._options(arguments, cells), *arguments[self.count + 1 : self.arguments]
+
+    def _pointers(self, arguments: tuple[Any, ...]) -> list[int]:
+        return [0 if tensor is None else tensor.data_ptr() for tensor in arguments[: self.count - 1]]
+
+    def _reserve_size(self, arguments: tuple[Any, ...]) -> int:
+        """At least what libprnn wants, from shapes alone, which a compiler may only know as symbols."""
+        encoder = arguments[0]
+        batch, frames = encoder.shape[:2]
+        width, numbers = self._width(arguments)
+        size = max(4, encoder.element_size()) * batch * frames * width * numbers + 24 * batch
+        return (size + 511) // 256 * 256
+
+    def _workspace(self, library: _C.Handle, options: Options, device: torch.device) -> Tensor:
+        size = _run(getattr(_C, f"{self.name}_workspace_size"), self.names, library, options)
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    def _forward(self, *arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
+        """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
+        options, encoder, keep = self._call_options(arguments), arguments[0], arguments[-1]
+        costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
+        reserve = new_reserve(self._reserve_size(arguments) if keep else 0, dtype=torch.uint8, device=encoder.device)
+        with device_of(encoder):
+            library = handle(encoder.device)
+            workspace = self._workspace(library, options, encoder.device)
+            _run(
+                getattr(_C, f"{self.name}_forward"),
+                self.names,
+                library,
+                options,
+                *self._pointers(arguments),
+                costs.data_ptr(),
+                workspace.data_ptr(),
+                workspace.numel(),
+                reserve.data_ptr() if keep else 0,
+                reserve.numel(),
+            )
+        return costs, reserve
+
+    def _kernel(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        # Zeros, because an operator's outputs must be reproducible in all their bytes, and padding is not written.
+        return self._forward(*arguments, new_reserve=torch.zeros)
+
+    def _fake(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        encoder, keep = arguments[0], arguments[-1]
+        return (
+            encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype)),
+            encoder.new_empty(self._reserve_size(arguments) if keep else 0, dtype=torch.uint8),
+        )
+
+    def _backward(
+        self, cost_gradients: Tensor, reserve: Tensor, *arguments: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        options, encoder, bias = self._call_options(arguments), arguments[0], arguments[3]
+        cost_gradients = cost_gradients.contiguous()
+        gradients = _fake_gradients(arguments)
+        with device_of(encoder):
+            library = handle(encoder.device)
+            workspace = self._workspace(library, options, encoder.device)
+            _run(
+                getattr(_C, f"{self.name}_backward"),
+                self.names,
+                library,
+                options,
+                *self._pointers(arguments),
+                cost_gradients.data_ptr(),
+                *(gradient.data_ptr() for gradient in gradients[:3]),
+                0 if bias is None else gradients[3].data_ptr(),
+                workspace.data_ptr(),
+                workspace.numel(),
+                reserve.data_ptr(),
+                reserve.numel(),
+            )
+        return gradients
+
+    def _setup(self, ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+        ctx.options, ctx.keep = inputs[self.count : self.arguments], inputs[-1]
+        ctx.save_for_backward(outputs[1], *inputs[: self.count])
+
+    def _gradients(self, ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.keep:
+            raise RuntimeError(f"prnn::{self.name} was called with keep=False; its gradient needs keep=True")
+        gradients = self._call_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
+        bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
+        return *gradients[:3], bias_gradients, *(None,) * (self.arguments + 1 - 4)
 
 
-_INPUTS = (
-    "Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, "
-    f"Tensor? range_begins, Tensor? seed, Tensor extents, int kept, {joint_options.schema}"
+def _rnnt_options(arguments: tuple[Any, ...], cells: int) -> Options:
+    encoder, predictor, weight = arguments[:3]
+    range_begins, kept = arguments[7], arguments[10]
+    batch, frames, size = encoder.shape
+    rows = (cells, 0) if range_begins is None else (0, kept)
+    return (
+        DTYPES[encoder.dtype],
+        batch,
+        frames,
+        predictor.shape[1] - 1,
+        *rows,
+        size,
+        weight.shape[0],
+        allows_tf32_matmul(),
+    )
+
+
+def _tdt_options(arguments: tuple[Any, ...], cells: int) -> Options:
+    encoder, predictor, weight = arguments[:3]
+    durations = arguments[9]
+    batch, frames, size = encoder.shape
+    return (
+        DTYPES[encoder.dtype],
+        batch,
+        frames,
+        predictor.shape[1] - 1,
+        cells,
+        size,
+        weight.shape[0] - len(durations),
+        durations,
+        allows_tf32_matmul(),
+    )
+
+
+# kept: R, with range_begins (N, T).
+_rnnt = _JointLoss(
+    "joint_rnnt_loss",
+    "Tensor? range_begins, Tensor? seed, Tensor extents, int kept",
+    joint_options,
+    _RNNT_NAMES,
+    _rnnt_options,
+    lambda arguments: (arguments[1].shape[1] if arguments[7] is None else arguments[10], 3),
 )
-joint_rnnt_loss = operator(
-    f"joint_rnnt_loss({_INPUTS}, bool keep) -> (Tensor costs, Tensor reserve)",
-    _joint_rnnt_loss,
-    _joint_rnnt_loss_fake,
+joint_rnnt_loss, joint_rnnt_loss_backward, call_joint_rnnt_loss = _rnnt.operator, _rnnt.backward, _rnnt.call
+
+# Kept of a cell: two normalisers, and a multiple of 4 for the shares of symbol, blank and durations and their sums.
+_tdt = _JointLoss(
+    "joint_tdt_loss",
+    "Tensor? seed, Tensor extents, int[] durations",
+    joint_tdt_options,
+    _RNNT_NAMES | {"durationCount": "the number of durations"},
+    _tdt_options,
+    lambda arguments: (arguments[1].shape[1], len(arguments[9]) + 9),
 )
-joint_rnnt_loss_backward = operator(
-    f"joint_rnnt_loss_backward(Tensor cost_gradients, Tensor reserve, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
-    _joint_rnnt_loss_backward,
-    _joint_rnnt_loss_backward_fake,
-)
-
-
-_call_backward = without_dispatch(joint_rnnt_loss_backward, 1)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.options, ctx.keep = inputs[_TENSORS:_COUNT], inputs[-1]
-    ctx.save_for_backward(outputs[1], *inputs[:_TENSORS])
-
-
-def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    if not ctx.keep:
-        raise RuntimeError("prnn::joint_rnnt_loss was called with keep=False; its gradient needs keep=True")
-    gradients = _call_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
-    bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
-    return *gradients[:3], bias_gradients, *(None,) * (_COUNT + 1 - 4)
-
-
-differentiate(joint_rnnt_loss, _setup, _gradients, joint_rnnt_loss_backward)
-call_joint_rnnt_loss = with_own_node(joint_rnnt_loss, _forward, _setup, _gradients)
+joint_tdt_loss, joint_tdt_loss_backward, call_joint_tdt_loss = _tdt.operator, _tdt.backward, _tdt.call

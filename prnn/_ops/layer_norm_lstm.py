@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
+from prnn._ops._operator import differentiate, operator, refuse_onnx, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_rnn
 
 __all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan", "library_options"]
@@ -109,6 +109,7 @@ def _reserve(x: Tensor, keep: bool) -> Tensor:
 
 
 def _fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    refuse_onnx()
     x = inputs[0]
     batch, hidden = _state_shape(x)
     return x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden), _reserve(x, inputs[-1])

@@ -52,6 +52,7 @@ from prnn._ops._operator import (
     apply_at_each_level,
     is_plain,
     keep_layouts,
+    refuse_onnx,
     second_derivatives,
 )
 from prnn._ops._rnn_kernels import require, require_masks, require_reset, require_states, reserve_of_operator
@@ -221,6 +222,7 @@ def _rnn_fake(
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    refuse_onnx()
     _require_one_device(
         input,
         hx=hx,

@@ -77,11 +77,11 @@ class Augmentation:
 
     gain_db: Annotated[float, Within(0, 100)] = 6.0
     frequency_masks: _Count = 2
-    frequency_width: _Count = 8
-    time_masks: _Count = 2
-    time_width: _Count = 6
-    time_share: _Share = 1.0
-    start_epoch: Annotated[int, Within(1, 10**6)] = 1
+    frequency_width: _Count = 20
+    time_masks: _Count = 6
+    time_width: _Count = 40
+    time_share: _Share = 0.08
+    start_epoch: Annotated[int, Within(1, 10**6)] = 4
     time_warp: _Count = 0
     speeds: tuple[float, ...] = (1.0,)
     noise: Path | None = None

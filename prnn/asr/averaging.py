@@ -34,17 +34,21 @@ class MovingAverage(EMAWeightAveraging):
             self._swap_models(module)
 
 
-def mean_of_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
+def mean_of_checkpoints(paths: Sequence[Path], encoder_class: str | None = None) -> dict[str, Tensor]:
     """The mean of the weights of several models of the same kind: a state_dict.
+
+    Args:
+        paths: of their checkpoints.
+        encoder_class: as for `build_model`.
 
     Raises:
         InputError: a checkpoint is missing, damaged, or of another model than the first one.
     """
     first, *others = paths
-    model, features, tokenizer = load_recogniser_parts(first)
+    model, features, tokenizer = load_recogniser_parts(first, encoder_class)
     total = {name: tensor.double() for name, tensor in model.state_dict().items()}
     for path in others:
-        other, *rest = load_recogniser_parts(path)
+        other, *rest = load_recogniser_parts(path, encoder_class)
         if (other.config, *rest) != (model.config, features, tokenizer):
             raise InputError(f"{path}: it is of another model than {first}")
         for name, tensor in other.state_dict().items():

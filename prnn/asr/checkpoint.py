@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from prnn.transducer import Transducer, TransducerConfig
 
 from .errors import InputError
 from .features import FeatureConfig
+from .own_encoder import build_model
 from .tokenizer import Tokenizer, tokenizer_from_state
 
 FORMAT = 1
@@ -34,6 +36,21 @@ def describe(config: TransducerConfig, features: FeatureConfig, tokenizer: Token
     } | tokenizer.state()
 
 
+def _require_whole(path: Path) -> None:
+    """Raises InputError if a checkpoint's data are not those that were saved. torch.load does not look at the checksums
+    that torch.save has put beside them."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        kinds = {member.compress_type for member in members}
+        if kinds != {zipfile.ZIP_STORED} or sum(member.file_size for member in members) > path.stat().st_size:
+            raise zipfile.BadZipFile("torch.save compresses nothing")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise InputError(
+            f"{path}: a damaged checkpoint ({shown(damaged, str)} has another checksum than when it was saved)"
+        )
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Reads a checkpoint of ``prnn train`` without running any code that it may hold.
 
@@ -44,7 +61,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
+        _require_whole(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except Exception as error:  # whatever the bytes of some other file make torch's reader stumble over
         raise InputError(f"{path}: not a checkpoint, or a damaged one") from error
     description = checkpoint.get(_KEY) if isinstance(checkpoint, dict) else None
@@ -127,8 +147,23 @@ def weights(state_dict: dict[str, Any], model: Transducer) -> dict[str, Tensor]:
     return found
 
 
-def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, Tokenizer]:
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Puts the checkpoint's name before the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def load_recogniser_parts(
+    path: str | Path, encoder_class: str | None = None
+) -> tuple[Transducer, FeatureConfig, Tokenizer]:
     """Returns the model, in eval mode, and what goes with it, from a checkpoint.
+
+    Args:
+        path: of the checkpoint.
+        encoder_class: as for `build_model`.
 
     Raises:
         InputError: as :func:`read_checkpoint`, or the contents do not fit together.
@@ -137,10 +172,10 @@ def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, 
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
         config, features, tokenizer = parts(checkpoint)
-        # Sizes that the weights do not have must not take memory.
-        with torch.device("meta"):
-            model = Transducer.from_config(config).float()  # whatever torch's default type
+        # Sizes that the weights do not have must not take memory. A class of the user's may compute buffers.
+        with torch.device("cpu" if encoder_class else "meta"), _named(path):
+            model = build_model(config, encoder_class).float()  # whatever torch's default type
         state_dict = weights(mapping(checkpoint, "state_dict"), model)
-        model = model.to_empty(device="cpu")
+        model = model if encoder_class else model.to_empty(device="cpu")
         model.load_state_dict(state_dict)
     return model.eval(), features, tokenizer

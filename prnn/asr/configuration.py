@@ -36,7 +36,7 @@ Options that follow --config change what it says.
 
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "what": ("manifest", "valid", "tokenizer", "output", "epochs", "steps", "seed"),
+    "what": ("manifest", "also", "valid", "tokenizer", "init", "output", "epochs", "steps", "seed"),
     "batches": (
         "batch_size",
         "batch_seconds",
@@ -66,16 +66,19 @@ DERIVED = ("vocab_size", "blank", "feature_dim")  # of the model: tokenizer and 
 _MODEL_DEFAULTS: dict[str, object] = {
     "frame_stack": 8,
     "frame_stride": 4,
-    "encoder_layers": 2,
-    "encoder_hidden": 256,
+    "encoder_cell": "layer_norm_lstm",
+    "encoder_layers": 4,
+    "encoder_hidden": 512,
     "predictor": "stateless",
-    "predictor_hidden": 128,
-    "joiner_dim": 128,
+    "predictor_hidden": 256,
+    "joiner_dim": 256,
+    "dropout": 0.2,
     "ctc_weight": 0.3,
 }
 _SHORT = {
     "accelerator": "--device",
     "model.encoder_cell": "--cell",
+    "model.encoder_class": "--encoder-class",
     "model.encoder_layers": "--layers",
     "model.encoder_hidden": "--hidden",
     "model.frame_stack": "--frame-stack",
@@ -179,7 +182,8 @@ def _accepted(hint: Any) -> str:
     """What an option takes whose field has no range."""
     hint = next((kind for kind in get_args(hint) if kind is Path), hint)  # of Path | None
     if get_origin(hint) is tuple:
-        return f"a list such as {'[0.9, 1.0, 1.1]' if float in get_args(hint) else '[0, 1, 2]'}"
+        examples = {float: "[0.9, 1.0, 1.1]", str: "[own.jsonl:5, more.jsonl]"}
+        return f"a list such as {examples.get(get_args(hint)[0], '[0, 1, 2]')}"
     return {Path: "a path", float: "a number"}.get(hint, f"a {getattr(hint, '__name__', hint)}")
 
 
@@ -207,6 +211,30 @@ def train_parser() -> ArgumentParser:
     return parser
 
 
+def _begin_with(parser: ArgumentParser, checkpoint: Path) -> None:
+    """Makes a checkpoint's options of model and features the parser's defaults.
+
+    Raises:
+        InputError: it is none.
+    """
+    from .initial import options_of
+
+    for prefix, values in zip(("model", "features"), options_of(checkpoint), strict=True):
+        kept = {name: value for name, value in values.items() if name not in (*DERIVED, "encoder_class")}
+        parser.set_defaults({f"{prefix}.{name}": value for name, value in kept.items()})
+
+
+def _require_class_of_command_line(arguments: Sequence[str], encoder_class: object) -> None:
+    """Raises ValueError unless the command line itself has this class, if any: a file must not choose code to run."""
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--encoder-class", "--model.encoder_class", dest="given")
+    if encoder_class not in (None, flags.parse_known_args(list(arguments))[0].given):
+        raise ValueError(
+            f"model.encoder_class is {shown(encoder_class)} in a configuration file; a class is imported only if the "
+            "command line has it: --encoder-class"
+        )
+
+
 def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
     """Options, whether to restart, and whether to show progress, from the command's arguments.
 
@@ -215,11 +243,15 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
     """
     parser = train_parser()
     try:
+        first = [word for word in arguments if not word.startswith("--print_config")]
+        if (init := parser.parse_args(first).init) is not None:
+            _begin_with(parser, Path(init).expanduser())
         values = parser.parse_args(list(arguments)).as_dict()
         values.pop("config", None)
         restart, progress = values.pop("restart", False), not values.pop("no_progress", False)
         model = values["model"]
         if isinstance(model, dict):
+            _require_class_of_command_line(arguments, model.get("encoder_class"))
             model["predictor_embedding"] = model.get("predictor_embedding") or model.get("predictor_hidden")
         return from_plain(TrainingOptions, values, "training"), restart, progress
     # ValueError: options that do not go together, a file that is not UTF-8

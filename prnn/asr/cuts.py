@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import binascii
+import random
 import tarfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import soxr
 import torch
 from lhotse import CutSet
-from lhotse.cut import Cut
+from lhotse.cut import Cut, MixedCut
 from lhotse.dataset import DynamicBucketingSampler
+from lhotse.lazy import LazyManifestIterator
 from lhotse.serialization import decode_json_line, deserialize_item
 from lhotse.shar.utils import fill_shar_placeholder
 from lhotse.utils import fastcopy
 from torch import Tensor
 
+from prnn._fields import shown
+
 from .augment import Augmentation
+from .cut_files import read_by_libsndfile, require_files
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import fewest_samples, frame_count
-from .features import FeatureConfig, check_samples, compute_features
+from .features import FeatureConfig, check_samples, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .selection import Selection
@@ -35,10 +39,41 @@ from .tokenizer import Tokenizer
 _BUCKETS = 30
 _OPEN_SHARDS = 64  # of which a process keeps the tables of contents
 _SAMPLED = 500  # cuts for the statistics of features
+_ROUNDING = 0.002  # seconds by which a supervision may lie outside of its cut, or overlap with another speaker's
+_FBANKS = ("fbank", "kaldi-fbank", "kaldifeat-fbank")  # Lhotse's names for what Kaldi computes
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+class _InShard(NamedTuple):
+    """Where a cut of a Shar lies: its shard, and which of the cuts with its id there it is."""
+
+    shard: Path
+    place: int
+
+
+class _Shards:
+    """The cuts of shards, each of which knows its place."""
+
+    def __init__(self, shards: Sequence[Path]) -> None:
+        self._shards = shards
+
+    def __iter__(self) -> Iterator[Cut]:
+        for shard in self._shards:
+            ids = Counter[str]()
+            for cut in LazyManifestIterator(shard):
+                if isinstance(cut, Cut):
+                    cut.in_shard = _InShard(shard, ids[cut.id])
+                    ids[cut.id] += 1
+                yield cut
+
+
+def _in_shard(cut: Cut) -> _InShard | None:
+    """The place of a cut, if it comes from a Shar; a manifest's fields of that name do not count."""
+    place = getattr(cut, "in_shard", None)
+    return place if isinstance(place, _InShard) else None
 
 
 class CutManifest:
@@ -53,7 +88,7 @@ class CutManifest:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.shards = sorted(path.glob("cuts.*.jsonl*")) if path.is_dir() else []
+        self.shards = sorted(path.absolute().glob("cuts.*.jsonl*")) if path.is_dir() else []
         if path.is_dir() and not self.shards:
             raise InputError(f"{path}: a folder without cuts.*.jsonl.gz, so no Lhotse Shar")
         if not path.exists():
@@ -62,10 +97,11 @@ class CutManifest:
     def cuts(self, seed: int | None) -> CutSet:
         """The cuts without their recordings; shards in an order drawn with `seed`."""
         if not self.shards:
-            return CutSet.from_jsonl_lazy(self.path)
-        return CutSet.from_shar(
-            fields={"cuts": [str(shard) for shard in self.shards]}, shuffle_shards=seed is not None, seed=seed or 0
-        )
+            return CutSet.from_jsonl_lazy(self.path.absolute())  # never what Lhotse takes for a command or a URL
+        shards = self.shards.copy()
+        if seed is not None:
+            random.Random(seed).shuffle(shards)
+        return CutSet(_Shards(shards))
 
     def __iter__(self) -> Iterator[Cut]:
         with self.reported():
@@ -76,19 +112,22 @@ class CutManifest:
         for cut in cuts:
             if not isinstance(cut, Cut):
                 raise InputError(f"{self.path}: holds a {type(cut).__name__}; it must hold cuts")
+            if not self.shards:
+                _require_no_placeholder(cut, self.path)
+            require_files(cut, f"{self.path}: cut {cut.id}")
             text_of(cut, self.path)
-            for track in getattr(cut, "tracks", None) or [cut]:
-                recording = getattr(getattr(track, "cut", track), "recording", None)
-                for source in recording.sources if recording is not None else []:
-                    if source.type == "command":
-                        raise InputError(f"{self.path}: cut {cut.id} is the output of a command, which is not run")
-                    if source.type == "shar" and not self.shards:
-                        raise InputError(f"{self.path}: a part of a Lhotse Shar; give the folder, {self.path.parent}")
             yield cut
 
     def reported(self) -> _Reported:
         """Turns what reading stumbles over into an InputError."""
         return _Reported(self.path)
+
+
+def _require_no_placeholder(cut: Cut, path: Path) -> None:
+    for track in cut.tracks if isinstance(cut, MixedCut) else [cut]:
+        recording = getattr(getattr(track, "cut", track), "recording", None)
+        if recording is not None and any(source.type == "shar" for source in recording.sources):
+            raise InputError(f"{path}: a part of a Lhotse Shar; give the folder, {path.parent}")
 
 
 class _Reported:
@@ -107,11 +146,32 @@ class _Reported:
 
 
 def text_of(cut: Cut, path: Path) -> str:
-    """A cut's transcript."""
-    texts = [segment.text for segment in cut.supervisions if segment.text and segment.text.strip()]
-    if not texts:
-        raise InputError(f"{path}: cut {cut.id} has no text")
-    return " ".join(" ".join(texts).split())
+    """A cut's transcript: the texts of its supervisions, in the order of their beginnings; empty if all are.
+
+    Raises:
+        InputError: it has none, or one lies outside of the cut, or two speakers speak at once.
+    """
+    if all(segment.text is None for segment in cut.supervisions):
+        raise InputError(f"{path}: cut {cut.id} has no supervision with a text, which may be empty")
+    spoken = [segment for segment in cut.supervisions if segment.text and segment.text.strip()]
+    spoken.sort(key=lambda segment: segment.start)
+    for segment in spoken:
+        if segment.start < -_ROUNDING or segment.end > cut.duration + _ROUNDING:
+            raise InputError(
+                f"{path}: cut {cut.id} lasts {cut.duration:g} s, and its supervision {segment.id} is from "
+                f"{segment.start:g} to {segment.end:g} s: only a part of its text is in the cut; lhotse cut "
+                "trim-to-supervisions --discard-overlapping makes cuts with their whole texts"
+            )
+    for number, segment in enumerate(spoken):
+        for other in spoken[number + 1 :]:
+            if other.start > segment.end - _ROUNDING:
+                break
+            if None not in (segment.speaker, other.speaker) and segment.speaker != other.speaker:
+                raise InputError(
+                    f"{path}: cut {cut.id} has supervisions of two speakers at once, {segment.id} and {other.id}, "
+                    "whose words are in no order; lhotse cut trim-to-supervisions --discard-overlapping separates them"
+                )
+    return " ".join(" ".join(segment.text for segment in spoken).split())
 
 
 def read_cuts(path: Path) -> list[Cut]:
@@ -131,58 +191,79 @@ def utterance_of(cut: Cut, path: Path) -> Utterance:
     cut made of several, its own."""
     recording = None if hasattr(cut, "tracks") else getattr(cut, "recording", None)
     files = [source.source for source in recording.sources if source.type == "file"] if recording is not None else []
-    name = files[0] if files else cut.id if hasattr(cut, "tracks") else cut.recording_id
+    name = files[0] if files else (None if hasattr(cut, "tracks") else cut.recording_id) or cut.id
     offset = 0.0 if hasattr(cut, "tracks") else cut.start
     return Utterance(Path(name), cut.duration, text_of(cut, path), offset, f"{path}: cut {cut.id}")
 
 
 @lru_cache(_OPEN_SHARDS)
-def _contents(tar: Path) -> dict[str, tuple[tarfile.TarInfo, tarfile.TarInfo]]:
-    """Of a shard: where the data of each cut are, and their description."""
+def _contents(tar: Path) -> dict[tuple[str, int], tuple[tarfile.TarInfo, tarfile.TarInfo]]:
+    """Of a shard: where the data of each cut are, by its id and which of those with this id it is, and their
+    description."""
     with tarfile.open(tar, "r:") as archive:
         members = archive.getmembers()
-    return {
-        str(Path(data.name).with_suffix("")): (data, meta)
-        for data, meta in zip(members[::2], members[1::2], strict=True)
-    }
+    ids = Counter[str]()
+    contents = {}
+    for data, meta in zip(members[::2], members[1::2], strict=True):
+        name = str(Path(data.name).with_suffix(""))
+        contents[name, ids[name]] = data, meta
+        ids[name] += 1
+    return contents
 
 
-def _shard(cut: Cut, field: str) -> Path:
-    """Where a shard keeps a cut's recording or features."""
-    shard = Path(cut.shard_origin)
-    return shard.with_name(f"{field}.{shard.name.split('.')[1]}.tar")
+def _tar(place: _InShard, field: str) -> Path:
+    """Where a shard keeps the recordings or features of its cuts."""
+    return place.shard.with_name(f"{field}.{place.shard.name.split('.')[1]}.tar")
 
 
 def _has_recording(cut: Cut) -> bool:
     """Whether there are samples; cuts of a Shar speak of their recordings without them, too."""
-    return bool(_shard(cut, "recording").exists() if hasattr(cut, "shard_origin") else cut.has_recording)
+    place = _in_shard(cut)
+    return bool(cut.has_recording if place is None else _tar(place, "recording").exists())
 
 
-def _from_shard(cut: Cut, field: str) -> Any:
-    """A cut's recording or features, read from its shard."""
-    tar = _shard(cut, field)
-    data, meta = _contents(tar)[cut.id]
-    with tar.open("rb") as file:
+def _whole(cut: Cut, path: Path, field: str) -> Cut:
+    """A cut with its recording or features, which one of a Shar has in a tar file; all that is opened for it is a
+    file."""
+    shard = _in_shard(cut)
+    if shard is not None:
+        tar = _tar(shard, field)
+        data, meta = _contents(tar)[cut.id, shard.place]
+        with tar.open("rb") as file:
 
-        def read(member: tarfile.TarInfo) -> bytes:
-            file.seek(member.offset_data)
-            return file.read(member.size)
+            def read(member: tarfile.TarInfo) -> bytes:
+                file.seek(member.offset_data)
+                return file.read(member.size)
 
-        manifest = deserialize_item(decode_json_line(read(meta).decode()))
-        fill_shar_placeholder(manifest=manifest, data=read(data), tarpath=data.name)
-    return manifest
+            manifest = deserialize_item(decode_json_line(read(meta).decode()))
+            fill_shar_placeholder(manifest=manifest, data=read(data), tarpath=data.name)
+        cut = fastcopy(cut, **{field: manifest})
+    require_files(cut, f"{path}: cut {cut.id}", field)
+    return cut
 
 
-def load_samples(cut: Cut, rate: int) -> np.ndarray:
-    """A cut's samples at a rate, float32 (S,), the mean of its channels."""
-    if hasattr(cut, "shard_origin"):
-        cut = fastcopy(cut, recording=_from_shard(cut, "recording"))
-    samples = cut.load_audio()
+def read_cut(cut: Cut, path: Path) -> tuple[np.ndarray, int]:
+    """A cut's samples, float32 (S,), the mean of its channels, and their rate. path: of its manifest, for messages."""
+    cut = _whole(cut, path, "recording")
+    with read_by_libsndfile():
+        samples = cut.load_audio()
     if samples is None:
         raise ValueError("it has no recording")
     samples = np.ascontiguousarray(samples.mean(axis=0), dtype=np.float32)
     check_samples(samples)
-    return samples if cut.sampling_rate == rate else soxr.resample(samples, cut.sampling_rate, rate)
+    return samples, recording_rate(cut)
+
+
+def load_samples(cut: Cut, path: Path, rate: int) -> np.ndarray:
+    """The same samples at another rate."""
+    return resampled(*read_cut(cut, path), rate)
+
+
+def recording_rate(cut: Cut) -> int:
+    """The sample rate of a cut's recording in hertz, which that of its stored features may differ from."""
+    first = cut.first_non_padding_cut if isinstance(cut, MixedCut) else cut
+    recording = getattr(first, "recording", None)
+    return int(first.sampling_rate if recording is None else recording.sampling_rate)
 
 
 def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False) -> Tensor:
@@ -190,7 +271,7 @@ def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False) -
     try:
         if cut.has_features and not audio:
             return _stored(cut, path, config)
-        samples = load_samples(cut, config.sample_rate)
+        samples = load_samples(cut, path, config.sample_rate)
     except InputError:
         raise
     except Exception as error:  # a missing or damaged file, by any of Lhotse's readers
@@ -201,13 +282,19 @@ def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False) -
 
 
 def _stored(cut: Cut, path: Path, config: FeatureConfig) -> Tensor:
-    if (cut.num_features, cut.frame_shift) != (config.num_mel_bins, config.frame_shift_ms / 1000):
-        raise InputError(
-            f"{path}: cut {cut.id} has {cut.num_features} stored features every {cut.frame_shift} s; the "
-            f"configuration asks for {config.num_mel_bins} every {config.frame_shift_ms / 1000:g} s"
-        )
-    if hasattr(cut, "shard_origin"):
-        cut = fastcopy(cut, features=_from_shard(cut, "features"))
+    cut = _whole(cut, path, "features")
+    wanted = config.num_mel_bins, config.frame_shift_ms / 1000, config.sample_rate
+    for track in cut.tracks if isinstance(cut, MixedCut) else [cut]:
+        features = getattr(getattr(track, "cut", track), "features", None)
+        if features is None:  # of silence
+            continue
+        found = features.num_features, features.frame_shift, features.sampling_rate
+        if found != wanted or features.type not in _FBANKS:
+            raise InputError(
+                f"{path}: cut {cut.id} has {found[0]} stored features of type {shown(features.type)}, every {found[1]} "
+                f"s at {found[2]} Hz; those of the configuration are {wanted[0]} of an fbank, every {wanted[1]:g} s at "
+                f"{wanted[2]} Hz. Lhotse's CutSet.drop_features leaves recordings, of which they are computed"
+            )
     return torch.from_numpy(np.array(cut.load_features(), dtype=np.float32))
 
 
@@ -251,6 +338,10 @@ class CutDataset:
     def loaded(self, cut: Cut, audio: bool) -> Tensor:
         """What `load_cut` returns."""
         return load_cut(cut, self.path, self.config, audio)
+
+    def read(self, cut: Cut) -> tuple[np.ndarray, int]:
+        """What `read_cut` returns."""
+        return read_cut(cut, self.path)
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
         """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .audio import sample_rate
 from .dataset import Shown, UtteranceDataset, load_audio, load_features
+from .errors import InputError
 from .features import FeatureConfig
 from .loader import Batches, BatchLoader
 from .manifest import Utterance, read_manifest
@@ -136,7 +137,7 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     Raises:
         InputError: a manifest, a text, a tokenizer or a folder of the augmentation cannot be used.
     """
-    train = (_train_cuts if are_cuts(options.manifest) else _train_utterances)(options, process)
+    train = (_train_cuts if are_cuts(options.manifest) and not options.also else _train_utterances)(options, process)
     pinned = options.accelerator != "cpu" and torch.cuda.is_available()
     valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
     loader = BatchLoader(train.dataset, train.order, options.workers, process, options.processes, pinned)
@@ -149,12 +150,21 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
 
 
 def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
-    return CharTokenizer.from_texts(texts) if options.tokenizer is None else PieceTokenizer.load(options.tokenizer)
+    if options.tokenizer is not None:
+        return PieceTokenizer.load(options.tokenizer)
+    characters = set[str]().union(*texts)
+    if not characters:
+        raise InputError(f"{options.manifest}: all texts are empty; there is no character to learn")
+    return CharTokenizer.from_texts(characters)
 
 
 def _train_utterances(options: TrainingOptions, process: int) -> _Train:
     selection = Selection(options)
-    utterances = [item for item in read_manifest(options.manifest) if selection.takes(item.duration, item.text)]
+    utterances: list[Utterance] = []
+    for path, times in options.manifests:
+        if are_cuts(path):
+            raise InputError(f"{path}: of Lhotse's manifests a training takes one; lhotse combine joins several")
+        utterances += [item for item in read_manifest(path) if selection.takes(item.duration, item.text)] * times
     selection.require_some()
     tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
     dataset = UtteranceDataset(
@@ -183,7 +193,7 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
 
 
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
-    from .cuts import CutDataset, CutManifest, CutOrder
+    from .cuts import CutDataset, CutManifest, CutOrder, recording_rate
 
     selection = Selection(options)
     manifest = CutManifest(options.manifest)
@@ -200,7 +210,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         order.hours,
         selection.notes(),
         lambda: dataset.sample(sampled),
-        lambda: [cut.sampling_rate for cut in sampled if dataset.reads_recording(cut)],
+        lambda: [recording_rate(cut) for cut in sampled if dataset.reads_recording(cut)],
     )
 
 

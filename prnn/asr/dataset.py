@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-import soxr
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -16,14 +16,16 @@ from torch.utils.data import get_worker_info
 
 from .audio import read_audio
 from .augment import Augmentation, Masks
+from .cache import Cache
 from .errors import InputError
 from .fbank import Fbank, fewest_samples, frame_count
-from .features import FeatureConfig, compute_features
+from .features import FeatureConfig, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
 _MOST_THREADS = 8  # that read a batch's recordings and compute their features, where no other process does
+_ROUNDING = 64  # samples that a resampled recording may have beyond its duration
 _MISSING = 0.5  # seconds by which a recording may be shorter than its manifest says: decoders pad MP3 differently
 
 
@@ -84,7 +86,8 @@ class Shown(NamedTuple):
     text: str
 
 
-def _load_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
+def read_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
+    """Reads an utterance's part of its recording: samples (S,), and their rate in hertz."""
     place = f"{utterance.source}: " if utterance.source else ""
     try:
         samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration)
@@ -107,7 +110,7 @@ def require_frames(frames: int, samples: int, rate: int, place: object) -> None:
 
 def load_features(utterance: Utterance, config: FeatureConfig) -> Tensor:
     """Reads an utterance's part of its recording and returns the features, (frames, bins)."""
-    samples, rate = _load_samples(utterance)
+    samples, rate = read_samples(utterance)
     features = compute_features(samples, rate, config)
     require_frames(len(features), len(samples), rate, utterance.source or utterance.audio)
     return features
@@ -115,9 +118,8 @@ def load_features(utterance: Utterance, config: FeatureConfig) -> Tensor:
 
 def load_audio(utterance: Utterance, config: FeatureConfig) -> Tensor:
     """Reads an utterance's part of its recording and returns its samples at the features' sample rate, (S,)."""
-    samples, rate = _load_samples(utterance)
-    if rate != config.sample_rate:
-        samples = soxr.resample(samples, rate, config.sample_rate)
+    samples, rate = read_samples(utterance)
+    samples = resampled(samples, rate, config.sample_rate)
     require_frames(int(frame_count(len(samples), config)), len(samples), rate, utterance.source or utterance.audio)
     return torch.from_numpy(samples)
 
@@ -145,7 +147,8 @@ class UtteranceDataset:
         config: of the features.
         augmentation: what training does to the features; None leaves them as they are.
         seed: of the augmentation.
-        cache_bytes: how much memory computed features may take; what does not fit is computed each time.
+        cache_bytes: how much memory features, or samples where batches are made of these, may take when they have been
+            read (`Cache`); what does not fit is read each time.
         audio: makes batches of samples, whose features are computed and augmented elsewhere.
         pass_over_unknown: leave characters that no label stands for out of the targets.
 
@@ -174,8 +177,7 @@ class UtteranceDataset:
         self._perturbation = (
             Perturbation(augmentation, config.sample_rate, fewest_samples(config)) if augmentation and changes else None
         )
-        self._free = cache_bytes
-        self._cache: dict[int, Tensor] = {}
+        self._cache = Cache([self._largest(utterance) for utterance in self.utterances], cache_bytes)
         self._targets = []
         for utterance in self.utterances:
             self._targets.append(encoded(utterance.text, tokenizer, pass_over_unknown, utterance.source))
@@ -187,25 +189,31 @@ class UtteranceDataset:
         """The features of utterance ``index``, not augmented: (frames, bins)."""
         return load_features(self.utterances[index], self.config)
 
+    @property
+    def _reads_samples(self) -> bool:
+        """Whether examples are made of samples, not of features as they are."""
+        return self.audio or self._perturbation is not None
+
+    def _largest(self, utterance: Utterance) -> tuple[int, ...]:
+        samples = math.ceil(utterance.duration * self.config.sample_rate) + _ROUNDING
+        return (samples,) if self._reads_samples else (int(frame_count(samples, self.config)), self.config.num_mel_bins)
+
     def _load(self, index: int) -> Tensor:
-        audio = self.audio or self._perturbation is not None
-        return load_audio(self.utterances[index], self.config) if audio else self.features(index)
+        loaded = load_audio(self.utterances[index], self.config) if self._reads_samples else self.features(index)
+        self._cache.put(index, loaded)
+        return loaded
 
     def _loaded(self, indices: Sequence[int]) -> list[Tensor]:
         """Utterances from the cache, and what is not there by some threads at once."""
-        missing = [index for index in indices if index not in self._cache]
+        found = {index: cached for index in indices if (cached := self._cache.get(index)) is not None}
+        missing = [index for index in indices if index not in found]
         threads = min(len(missing), _MOST_THREADS, len(os.sched_getaffinity(0)))
         if threads < 2 or get_worker_info() is not None:
-            found = dict(zip(missing, map(self._load, missing), strict=True))
+            found |= zip(missing, map(self._load, missing), strict=True)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                found = dict(zip(missing, pool.map(self._load, missing), strict=True))
-        for index, loaded in found.items():
-            size = loaded.numel() * loaded.element_size()
-            if size <= self._free:
-                self._cache[index] = loaded
-                self._free -= size
-        return [found[index] if index in found else self._cache[index] for index in indices]
+                found |= zip(missing, pool.map(self._load, missing), strict=True)
+        return [found[index] for index in indices]
 
     def _example(self, loaded: Tensor, index: int, epoch: int) -> Example:
         key = [self.seed, epoch, index]

@@ -6,6 +6,7 @@ Needs the package of the extra ``export``: ``pip install "prnn[export]"``.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(f"{folder}: there is something already; take another folder")
-    partial = folder.absolute().with_name(f"{folder.absolute().name}.{os.getpid()}.partial")
+    partial = folder.absolute().with_name(f"{folder.absolute().name}.{secrets.token_hex(8)}.partial")
     try:
         partial.mkdir(parents=True)
         yield partial

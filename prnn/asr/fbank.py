@@ -20,6 +20,21 @@ def _mel(hertz: Tensor) -> Tensor:
     return 1127.0 * torch.log1p(hertz / 700.0)
 
 
+def _product(x: Tensor, matrix: Tensor) -> Tensor:
+    """x (..., K) times a matrix (K, N), to float32's accuracy also where torch lets a GPU round factors to tf32: each
+    factor is the sum of what tf32 holds of it and of the rest."""
+    if not x.is_cuda:
+        return x @ matrix
+    x_high, high = _high_bits(x), _high_bits(matrix)
+    x_low, low = x - x_high, matrix - high
+    return x_high @ high + (x_low @ high + x_high @ low)
+
+
+def _high_bits(x: Tensor) -> Tensor:
+    """float32 cut to the 11 significant bits of tf32."""
+    return (x.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
+
+
 def frame_count(samples: Tensor | int, config: FeatureConfig) -> Tensor | int:
     """How many frames so many samples have."""
     shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
@@ -36,11 +51,15 @@ class Fbank(nn.Module):
     """What `compute_features` computes with kaldi-native-fbank, to float32's accuracy, for recordings of the features'
     sample rate.
 
+    The Fourier transform is a product with its matrix. cuFFT is not used: on a stream beside a training, one of its
+    kernels (regular_fft_r2c, CUDA 13.0) read an illegal address (docs/training.md).
+
     Args:
         config: what the features are.
     """
 
     window: Tensor
+    fourier: Tensor
     banks: Tensor
 
     def __init__(self, config: FeatureConfig) -> None:
@@ -48,14 +67,22 @@ class Fbank(nn.Module):
         self.config = config
         self._shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
         self._length = int(config.sample_rate * 0.001 * config.frame_length_ms)
-        self._padded = 1 << (self._length - 1).bit_length()
+        self._padded = 1 << (self._length - 1).bit_length()  # samples of a transform, of which the last are zeros
         phase = 2 * math.pi * torch.arange(self._length, dtype=torch.float64) / (self._length - 1)
         window = (0.5 - 0.5 * phase.cos()).pow(_WINDOW_POWER)
         self.register_buffer("window", window.float(), persistent=False)
+        self.register_buffer("fourier", self._fourier().float(), persistent=False)
         self.register_buffer("banks", self._mel_banks().float(), persistent=False)
 
     def extra_repr(self) -> str:
         return options_text(self)
+
+    def _fourier(self) -> Tensor:
+        """The discrete Fourier transform of a frame's samples: real parts of all FFT bins but the last, then imaginary
+        parts, (frame length, FFT length)."""
+        samples, bins = torch.arange(self._length)[:, None], torch.arange(self._padded // 2)
+        turn = (samples * bins % self._padded).double() * (2 * math.pi / self._padded)
+        return torch.cat([turn.cos(), -turn.sin()], dim=1)
 
     def _mel_banks(self) -> Tensor:
         """Triangles of equal width on the mel scale: (FFT bins without the last, mel bins)."""
@@ -92,7 +119,7 @@ class Fbank(nn.Module):
         previous = torch.cat([frames[..., :1], frames[..., :-1]], dim=2)
         frames = (frames - _PREEMPHASIS * previous) * self.window
         with torch.autocast(audio.device.type, enabled=False):
-            power = torch.fft.rfft(frames, n=self._padded)[..., :-1].abs().square()
-            mels = (power @ self.banks).clamp(min=torch.finfo(torch.float32).eps).log()
+            parts = _product(frames, self.fourier).square().unflatten(-1, (2, -1))
+            mels = _product(parts.sum(-2), self.banks).clamp(min=torch.finfo(torch.float32).eps).log()
         real = torch.arange(most, device=audio.device) < counts.to(audio.device, non_blocking=True)[:, None]
         return torch.where(real[..., None], mels, 0.0), counts

@@ -120,7 +120,8 @@ class OnlineFeatures:
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(samples, last=last)
         if len(samples):
-            self._fbank.accept_waveform(self.config.sample_rate, samples)
+            # pybind11 copies a sequence number by number, those of a memoryview faster than those of an array.
+            self._fbank.accept_waveform(self.config.sample_rate, samples.data)
 
     @property
     def num_frames_ready(self) -> int:
@@ -136,6 +137,11 @@ class OnlineFeatures:
         self._fbank.pop(ready - self._taken)
         self._taken = ready
         return torch.from_numpy(frames)
+
+
+def resampled(samples: np.ndarray, rate: float, wanted: float) -> np.ndarray:
+    """Samples (S,) of a recording at another rate, in hertz; themselves where the rates are the same."""
+    return samples if rate == wanted else soxr.resample(samples, rate, wanted)
 
 
 def compute_features(samples: np.ndarray, sample_rate: int, config: FeatureConfig = FeatureConfig()) -> Tensor:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -60,20 +61,23 @@ def require_place(path: Path) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write in the place of ``path``, which stays as it is until all has been written: a kill or a full disk
-    leaves the old file or the new one.
+    leaves the old file or the new one. A kill may leave the new one under a name of its own, FILE.RANDOM.partial.
 
     Raises:
         OSError: with the name of the file, whatever the writer made of it.
     """
-    partial = Path(f"{path}.partial")
+    partial: Path | None = None
     try:
-        with partial.open("wb") as file:
+        name = Path(f"{path}.{secrets.token_hex(8)}.partial")
+        with name.open("xb") as file:  # which opens nothing that is there, a link neither
+            partial = name
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(name, path)
     except Exception as error:
-        partial.unlink(missing_ok=True)
+        if partial is not None:
+            partial.unlink(missing_ok=True)
         cause: BaseException | None = error  # torch.save has an error of its own for what Python's file raised
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
@@ -107,6 +111,8 @@ def locked(output: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise InputError(f"{output}: another training is running there; wait, or take another --output") from error
+        for path in (*output.glob("*.ckpt.*.partial"), *output.glob("options.json.*.partial")):  # a kill has left them
+            path.unlink(missing_ok=True)
         yield
 
 

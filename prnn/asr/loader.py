@@ -142,6 +142,7 @@ class BatchLoader:
         pinned: bool = False,
     ) -> None:
         self.pass_batches = max(1, len(order) // processes)
+        self.order = order
         self._requests = _Requests(order, process, processes)
         self._loader = _loader(source, self._requests, workers, pinned)
         self._batches: Iterator[Batch] | None = None

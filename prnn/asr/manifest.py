@@ -18,7 +18,7 @@ class Utterance:
     Args:
         audio: the recording.
         duration: seconds.
-        text: the transcript.
+        text: the transcript; empty where nothing is said.
         offset: where in the recording it begins, in seconds.
         source: manifest and line number, for messages.
     """
@@ -43,8 +43,8 @@ def _seconds(entry: dict[str, object], name: str, source: str, rule: Within) -> 
 
 def _string(entry: dict[str, object], name: str, source: str) -> str:
     value = entry[name]
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}; it must be a string that is not empty')
+    if not isinstance(value, str):
+        raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}; it must be a string')
     if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
         raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}, which has half of a surrogate pair')
     return value
@@ -63,6 +63,8 @@ def _parse(line: str, source: str, directory: Path) -> Utterance:
             hint = ", but is a cut of Lhotse's; those are read from a *.jsonl.gz" if cut else ""
             raise InputError(f'{source}: has no "{key}"{hint}')
     name = _string(entry, "audio_filepath", source)
+    if not name.strip():
+        raise InputError(f'{source}: "audio_filepath" is {shown(name, json.dumps)}; it must be the path of a recording')
     try:
         audio = directory / Path(name).expanduser()
         found = audio.is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from .augment import Augmentation
 from .features import FeatureConfig
 
 _Count = Annotated[int, Within(1, 10**6)]
+_MOST_TIMES = 1000
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,15 @@ class TrainingOptions:
 
     Args:
         manifest: training manifest.
+        also: further training manifests, of JSON lines as `manifest` then is, each with the times that an epoch has it:
+            [own.jsonl:5, more.jsonl].
         valid: validation manifest.
         output: folder for checkpoints and logs.
         tokenizer: a sentencepiece model, whose pieces the model is to spell; null makes the characters of the training
             texts its symbols.
+        init: a checkpoint with whose weights the training begins: all of its encoder, with the features' mean and
+            standard deviation, and of the rest what belongs to symbols that are the same. Options of the model and of
+            the features that are not given are those of the checkpoint. null begins with random weights.
         epochs: passes over the training manifest.
         steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
         batch_size: most utterances in a batch.
@@ -53,8 +60,9 @@ class TrainingOptions:
         valid_every: epochs between validations; the end of the training is validated, too.
         log_every: steps between the entries of the log.
         pictures: validation utterances whose audio and alignment the log has, for each validation.
-        workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
-        cache_gb: memory for cached features, in GB.
+        workers: processes that prepare batches; 0 prepares them in the training process.
+        cache_gb: memory, in GB, for utterances of a *.jsonl manifest that have been read: their features, or their
+            samples where these are changed or go to the device. A process that trains shares it with its workers.
         features_on: where features are computed: by the processes that prepare batches ("workers"), or by the device
             that trains ("device").
         model: options of ``TransducerConfig`` other than vocab_size and feature_dim.
@@ -68,15 +76,17 @@ class TrainingOptions:
     manifest: Path
     valid: Path
     output: Path = Path("prnn-train")
+    also: tuple[str, ...] = ()
     tokenizer: Path | None = None
-    epochs: _Count = 20
+    init: Path | None = None
+    epochs: _Count = 40
     steps: Annotated[int | None, Within(1, 10**9)] = None
-    batch_size: _Count = 12
+    batch_size: _Count = 16
     batch_seconds: Annotated[float, Within(0, 1e6, above=True)] = 120.0
     min_duration: Annotated[float, Within(0, 1e6)] = 0.0
     max_duration: Annotated[float | None, Within(0, 1e6, above=True)] = None
     accumulate: _Count = 1
-    lr: Annotated[float, Within(0, 1e30, above=True)] = 3e-3
+    lr: Annotated[float, Within(0, 1e30, above=True)] = 2e-3
     warmup: Annotated[float, Within(0, 1)] = 0.1
     weight_decay: Annotated[float, Within(0, 1e6)] = 0.01
     beta1: Annotated[float, Within(0, 1, below=True)] = 0.9
@@ -104,11 +114,23 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _ = self.manifests
         self.transducer(vocab_size=2, feature_dim=1)
         if self.max_duration is not None and self.max_duration < self.min_duration:
             raise ValueError(
                 f"max_duration is {self.max_duration:g}; it must be at least min_duration, {self.min_duration:g}"
             )
+
+    @property
+    def manifests(self) -> list[tuple[Path, int]]:
+        """The training manifests, and how often an epoch has each."""
+        found = [(self.manifest, 1)]
+        for item in self.also:
+            path, _, times = item.rpartition(":") if re.fullmatch(r".+:\d+", item) else (item, "", "1")
+            if not 1 <= int(times[:9]) <= _MOST_TIMES:
+                raise ValueError(f"also has {item!r}; a manifest may be there 1 to {_MOST_TIMES} times")
+            found.append((Path(path).expanduser(), int(times)))
+        return found
 
     @property
     def processes(self) -> int:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-import soxr
 
 from .audio import read_audio
 from .augment import Augmentation
 from .errors import InputError
+from .features import resampled
 
 _SUFFIXES = {f".{name.lower()}" for name in soundfile.available_formats()} - {".raw"}
 _LONGEST_ROOM = 4.0  # seconds of an impulse response
@@ -28,7 +28,7 @@ def _recordings(folder: Path, what: str) -> list[Path]:
 
 def change_speed(samples: np.ndarray, speed: float, rate: int) -> np.ndarray:
     """Plays samples so many times as fast; the sample rate stays."""
-    return samples if speed == 1 else soxr.resample(samples, rate * speed, rate)
+    return resampled(samples, rate * speed, rate)
 
 
 def add_room(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ class Perturbation:
         except (soundfile.SoundFileError, OSError) as error:
             raise InputError(f"{path}: not a recording that libsndfile can read") from error
         samples, rate = read_audio(path, place * max(0.0, length - seconds), seconds)
-        return samples if rate == self._rate else soxr.resample(samples, rate, self._rate)
+        return resampled(samples, rate, self._rate)
 
     def __call__(self, samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A changed copy of samples (S,), or these themselves."""

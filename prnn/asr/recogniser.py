@@ -38,13 +38,18 @@ class Recogniser:
         self.tokenizer = tokenizer
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> Recogniser:
-        """Reads a checkpoint of ``prnn train``, to recognise on a device: "cpu", or "cuda".
+    def load(cls, path: str | Path, device: str = "cpu", encoder_class: str | None = None) -> Recogniser:
+        """Reads a checkpoint of ``prnn train``.
+
+        Args:
+            path: of the checkpoint.
+            device: to recognise on: "cpu", or "cuda".
+            encoder_class: "package.module:Class", which is imported, for a checkpoint whose encoder is not prnn's own.
 
         Raises:
-            InputError: the file is no such checkpoint, or torch can use no GPU here.
+            InputError: the file is no such checkpoint, its encoder is of another class, or torch can use no GPU here.
         """
-        model, features, tokenizer = load_recogniser_parts(path)
+        model, features, tokenizer = load_recogniser_parts(path, encoder_class)
         if device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"the device is {device}, but torch can use no GPU here")
         return cls(model.to(device), features, tokenizer)

@@ -18,16 +18,16 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import Tensor
 
-from prnn.transducer import Encoder, Transducer
-
 from .averaging import MovingAverage, mean_of_checkpoints
 from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
 from .dataset import feature_statistics, feature_sums
 from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
+from .initial import begin_from
 from .loader import Ahead
 from .options import TrainingOptions
+from .own_encoder import build_model
 from .pace import Pace, ProgressBar
 from .parallel import (
     DataParallel,
@@ -134,9 +134,9 @@ def _fit(
     say = print if process == 0 else (lambda *_: None)
     lightning.seed_everything(options.seed, verbose=False)
     loader = data.loader
-    model = Transducer.from_config(options.transducer(len(data.tokenizer), options.features.num_mel_bins))
+    encoder_class = options.model.get("encoder_class")
+    model = build_model(options.transducer(len(data.tokenizer), options.features.num_mel_bins), encoder_class)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert isinstance(model.encoder, Encoder)
     task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches, data.validates)
     last = last_checkpoint(options.output)
     resumed = last if last.is_file() else None
@@ -171,6 +171,9 @@ def _fit(
     if resumed:
         say(f"going on from {resumed}")
         data.train.mean = state["encoder.feature_mean"]
+    elif options.init is not None:
+        say(begin_from(options.init, model, options.features, data.tokenizer, encoder_class))
+        data.train.mean = model.encoder.feature_mean.clone()
     else:
         say("mean and standard deviation of the features ...")
         sums = feature_sums(data.sample(), options.features, communication_device(options))
@@ -240,7 +243,7 @@ def _mean_of(path: Path) -> list[int]:
 def _average(trainer: lightning.Trainer, task: TransducerTask, checkpoints: Checkpoints, data: TrainingData) -> None:
     """Saves the mean of the models that were kept, and validates it."""
     paths, task.mean_of = checkpoints.kept(), checkpoints.kept_steps()
-    task.model.load_state_dict(mean_of_checkpoints(paths))
+    task.model.load_state_dict(mean_of_checkpoints(paths, task.options.model.get("encoder_class")))
     path = averaged_checkpoint(task.options.output)
     # Callbacks and log of the training would take it for one of its models.
     trainer.callbacks, trainer.loggers = [], []  # type: ignore[attr-defined]

@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import soundfile
 import torch
+from torch import Tensor
 
 from prnn._fields import Within, number_parser
 from prnn.asr.configuration import parse
 from prnn.asr.data import open_data
-from prnn.asr.dataset import Batch
+from prnn.asr.dataset import Batch, Example, UtteranceDataset, audio_or_features, augmented, collate, read_samples
+from prnn.asr.fbank import fewest_samples
+from prnn.asr.features import resampled
 from prnn.asr.loader import PREFETCH, Ahead
 from prnn.asr.options import TrainingOptions
+from prnn.asr.parcel import Parcel
+from prnn.asr.perturb import Perturbation
 from prnn.asr.task import TransducerTask
 from prnn.transducer import Encoder, Transducer
+
+if TYPE_CHECKING:
+    from prnn.asr.cuts import CutDataset
 
 _DESCRIPTION = """
 Measure how fast batches come (hours of audio a second, with their features on the training's device), and the share of
 a training step that is spent waiting for them: a step with the loader against a step with one batch again and again.
+Before that, one process prepares batches part by part, without a cache: which part is the limit, and how many processes
+keep up with the steps.
 Takes the options of prnn train, too. Without a manifest, a corpus of noise is made: FLAC files of 15 s, texts of 60
 letters.
 """
 _SECONDS, _LETTERS, _RATE = 15.0, 60, 16000
+_PARTS_SECONDS = 5.0
+_PARTS = {
+    "reading": "reading and decoding",
+    "resampling": "resampling",
+    "changes": "changes of speed, noise, rooms",
+    "features": "features",
+    "batches": "masks, padding, sending",
+}
+_T = TypeVar("_T")
 
 
 def _synthetic(folder: Path, files: int) -> Path:
@@ -52,6 +73,69 @@ def _synthetic(folder: Path, files: int) -> Path:
 def _forever(loader: Ahead) -> Iterator[Batch]:
     while True:
         yield from loader
+
+
+class _Parts:
+    """What it takes one process to prepare batches, part by part."""
+
+    def __init__(self, options: TrainingOptions, dataset: UtteranceDataset | CutDataset) -> None:
+        self._config, self._augmentation = options.features, options.augmentation
+        self._on_device = options.features_on == "device"
+        self._dataset = dataset
+        changes = options.augmentation.of_recordings
+        rate = options.features.sample_rate
+        self._change = Perturbation(options.augmentation, rate, fewest_samples(options.features)) if changes else None
+        self.seconds = dict.fromkeys(_PARTS, 0.0)
+        self.audio = self.batches = 0.0
+
+    def _timed(self, part: str, work: Callable[[], _T]) -> _T:
+        began = time.perf_counter()
+        result = work()
+        self.seconds[part] += time.perf_counter() - began
+        return result
+
+    def _example(self, item: Any, rng: np.random.Generator) -> Example:
+        config, dataset = self._config, self._dataset
+        if isinstance(dataset, UtteranceDataset):
+            utterance = dataset.utterances[item]
+            self.audio += utterance.duration
+            samples, rate = self._timed("reading", lambda: read_samples(utterance))
+        else:
+            self.audio += item.duration
+            if not dataset.reads_recording(item):
+                loaded = self._timed("reading", lambda: dataset.loaded(item, audio=False))
+                return self._masked(loaded, rng)
+            samples, rate = self._timed("reading", lambda: dataset.read(item))
+        samples = self._timed("resampling", lambda: resampled(samples, rate, config.sample_rate))
+        if (change := self._change) is not None:
+            samples = self._timed("changes", lambda: change(samples, rng))
+        return self._masked(self._timed("features", lambda: audio_or_features(samples, self._on_device, config)), rng)
+
+    def _masked(self, loaded: Tensor, rng: np.random.Generator) -> Example:
+        example = Example(loaded, torch.ones(1, dtype=torch.int64), "a")
+        mean = torch.zeros(self._config.num_mel_bins)
+        return self._timed("batches", lambda: augmented(example, self._augmentation, self._config, mean, rng))
+
+    def add(self, items: Sequence[Any]) -> None:
+        """Prepares a batch, once."""
+        rng = np.random.default_rng(0)
+        examples = [self._example(item, rng) for item in items]
+        self._timed("batches", lambda: Parcel(collate(examples)).batch())
+        self.batches += 1
+
+    def show(self, workers: int) -> float:
+        """Prints the parts. Returns the seconds that a process takes for a batch."""
+        whole = sum(self.seconds.values())
+        print(f"to prepare a second of audio, one process, in batches of {self.audio / self.batches:.0f} s:")
+        for part, seconds in self.seconds.items():
+            print(f"  {_PARTS[part]:<30} {1000 * seconds / self.audio:7.3f} ms {100 * seconds / whole:5.1f} %")
+        limit = _PARTS[max(self.seconds, key=lambda part: self.seconds[part])]
+        speed, workers = self.audio / whole, max(1, workers)
+        print(f"  {'in all':<30} {1000 / speed:7.3f} ms, most of it {limit}")
+        print(
+            f"{speed:.0f} s of audio a second a process, {speed * max(1, workers):.0f} s by {max(1, workers)} of them"
+        )
+        return whole / self.batches
 
 
 class _Steps:
@@ -106,10 +190,15 @@ def main(arguments: Sequence[str]) -> None:
         task = TransducerTask(model, options.features, data.tokenizer, options)
         steps = _Steps(options, task, device)
         ahead = Ahead(data.loader, task.prepared, lambda: device)
-        _measure(options, steps, ahead, own.batches)
+        parts, began = _Parts(options, data.train), time.perf_counter()
+        for number, batch in enumerate(data.loader.order.epoch(0)):
+            if number == own.batches or (number and time.perf_counter() - began > _PARTS_SECONDS):
+                break
+            parts.add(batch)
+        _measure(options, steps, ahead, own.batches, parts.show(options.workers))
 
 
-def _measure(options: TrainingOptions, steps: _Steps, ahead: Ahead, count: int) -> None:
+def _measure(options: TrainingOptions, steps: _Steps, ahead: Ahead, count: int, prepared: float) -> None:
     batches = _forever(ahead)
     # More than the processes have prepared by then: a measurement that begins with a full queue measures the queue.
     queue = PREFETCH * options.workers
@@ -137,6 +226,8 @@ def _measure(options: TrainingOptions, steps: _Steps, ahead: Ahead, count: int) 
         steps.step(batch)
     together = (steps.finished() - began) / count
     print(f"a step on batches that are there: {1000 * alone:.2f} ms")
+    enough = math.ceil(prepared / alone)
+    print(f"a batch takes a process {1000 * prepared:.2f} ms: {enough} with cores of their own keep up with the steps")
     data, waiting = 100 * max(0.0, 1 - alone / together), 100 * ahead.waited / count / together
     print(f"a step with the loader: {1000 * together:.2f} ms, of which data take {data:.1f} %")
     print(f"the program waits for batches {waiting:.1f} % of the time")

@@ -15,6 +15,8 @@ batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches
 them. "pruned to 5" is its pruned loss: ranges from the smoothed simple loss, whose gradient is not asked for, then the
 loss of the cells within them; "largest error" is that of its gradients, relative to float64, on the first batch.
 
+"durations" has TDT and multi-blank from logits, and TDT with its joiner, of whose peak the gradients are a part.
+
 Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, fast_rnnt, warprnnt_numba, apex's transducer,
 torch.nn.functional.ctc_loss (torch's own and cuDNN's), those of them that can be imported; for TDT and multi-blank a
 loop over anti-diagonals in torch operations. Every cell is measured here, one after the other in one process; "ratio"
@@ -33,7 +35,7 @@ import numpy as np
 import torch
 
 import prnn
-from prnn.bench.duration_losses import FAMILIES, problem
+from prnn.bench.duration_losses import DURATIONS, FAMILIES, problem
 from prnn.bench.json_rows import write_rows
 from prnn.bench.options import COUNT, require_gpu
 
@@ -44,6 +46,7 @@ RNNT_SHAPES = [
 ]
 CTC_SHAPES = [*[(n, 150, 40, 28) for n in (1, 16, 64, 128)], *[(n, 150, 20, 5000) for n in (1, 16, 64, 128)]]
 DURATION_SHAPES = [(n, 188, 60, 1025) for n in (1, 16, 64)] + [(16, 1500, 300, 50)]
+JOINT_TDT_SHAPES = [(8, 150, 40, 8193), (16, 188, 60, 1025)]  # the first: Parakeet-TDT's vocabulary
 
 
 def measure(step: Callable[[], None], seconds: float = 0.3) -> tuple[float, float]:
@@ -327,6 +330,48 @@ def duration_rows(family: str) -> list[dict]:
     return rows
 
 
+def joint_tdt_rows() -> list[dict]:
+    """TDT with its joiner of 640 units beside the logits' product and their loss, and RNN-T with a joiner of as many
+    rows."""
+    rows = []
+    print("\nTDT with its joiner: ms (peak MiB)")
+    for n, t, u, v in JOINT_TDT_SHAPES:
+        for dtype in (torch.bfloat16, torch.float32):
+            row: dict = {"loss": "TDT with joiner", "N": n, "T": t, "U": u, "V": v, "joiner": str(dtype)[6:]}
+            sizes = (n, t, 640), (n, u + 1, 640), (v + len(DURATIONS), 640), (v + len(DURATIONS),)
+            leaves = [torch.randn(*size, device="cuda", dtype=dtype) for size in sizes]
+            leaves[2] *= 640**-0.5
+            leaves = [leaf.requires_grad_() for leaf in leaves]
+            targets = torch.randint(0, v - 1, (n, u), device="cuda")
+            batch = targets, torch.full((n,), t), torch.full((n,), u)
+
+            def step(
+                loss: Callable[..., torch.Tensor], x: list[torch.Tensor] = leaves, batch: tuple = batch, v: int = v
+            ) -> Callable[[], None]:
+                return lambda: torch.autograd.grad(loss(*x, *batch, v - 1), x) and None
+
+            def from_logits(
+                encoder: torch.Tensor, predictor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *rest: object
+            ) -> torch.Tensor:
+                active = (encoder[:, :, None] + predictor[:, None]).tanh()
+                return prnn.tdt_loss(torch.nn.functional.linear(active, weight, bias), *rest, DURATIONS)
+
+            losses = {
+                "prnn": lambda *x: prnn.joint_tdt_loss(*x, DURATIONS),
+                "prnn.joint_rnnt_loss": prnn.joint_rnnt_loss,
+                "prnn.tdt_loss": from_logits,
+            }
+            for name, loss in losses.items():
+                measured = attempt(name, step(loss))
+                if measured is not None:
+                    row[name] = {"ms": round(measured[0], 4), "MiB": round(measured[1], 1)}
+            cells = ", ".join(f"{k} {c['ms']:.3f} ({c['MiB']:.0f})" for k, c in row.items() if isinstance(c, dict))
+            print(f"  N={n} T={t} U={u} V={v}, {row['joiner']}: {cells}", flush=True)
+            rows.append(row)
+            torch.cuda.empty_cache()
+    return rows
+
+
 def kernel_times(step: Callable[[], None], steps: int = 5) -> dict[str, float]:
     """Microseconds of each kernel in a step, by torch's profiler."""
     step()
@@ -481,6 +526,7 @@ def main() -> None:
     if "durations" in tables and not alone:
         for family in FAMILIES:
             rows += duration_rows(family)
+        rows += joint_tdt_rows()
     if options.shapes:
         rows += joint_table(options.shapes, options.every)
     if options.json:

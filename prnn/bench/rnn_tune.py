@@ -1,9 +1,9 @@
 """Measures how the resident kernels split a layer best on the GPU that is here: `prnn bench rnn --tune`.
 
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
-cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
-lines that go into src/core/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md). Then the layers on both
-backends, for src/rnn/plan/measured_ratios/.
+cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the line for
+src/core/gpu_table.cc and the best plans (docs/adding_a_gpu.md). Then the layers on both backends, for
+src/rnn/plan/measured_ratios/.
 """
 
 import itertools
@@ -20,11 +20,8 @@ from prnn.bench.rnn_gpu import time_graph
 Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
-ENGINE_NAMES = ["", "PRNN_ENGINE_MMA", "PRNN_ENGINE_WGMMA", "PRNN_ENGINE_WGMMA_SPLIT_K", "PRNN_ENGINE_WGMMA_MULTICAST"]
-MODE_NAMES = {"lstm": "PRNN_LSTM", "gru": "PRNN_GRU", "rnn": "PRNN_RNN_TANH"}
 POLL_DELAYS = (0, 100, 250, 450, 700, 1000)
 FIRST_DELAY = 450
-MARGIN = 0.97  # a line is written where the best plan takes less than this share of the library's own
 
 
 class TunedLayer:
@@ -99,7 +96,6 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
     print(f"src/core/gpu_table.cc:\n    {_C.describe_gpu(handle)}\n")
     print("| cell | H | N | | as planned | best | engine, units, cluster, replicas, poll delay |")
     print("|---|---|---|---|---|---|---|")
-    lines = []
     for cell, size, batch in itertools.product(cells, hidden, batches):
         torch.manual_seed(0)
         try:
@@ -108,18 +104,10 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
         except prnn.NotSupportedError as error:
             print(f"| {cell} | {size} | {batch} | | {error} | | |")
             continue
-        row = layer.rnn.query(handle, batch)["device"]
         for backward in (False, True):
             time, plan, own = best_plan(layer, batch, backward, repeats)
             point = f"| {cell} | {size} | {batch} | {'backward' if backward else 'forward'} |"
             print(f"{point} {own / steps:.2f} | {time / steps:.2f} | {plan} |", flush=True)
-            if time < MARGIN * own:
-                numbers = ", ".join([ENGINE_NAMES[plan[0]], *map(str, plan[1:])])
-                operation = "Pass::kBackward" if backward else "Pass::kForward"
-                kind = f"{MODE_NAMES[cell]}, {str(dtype != torch.float32).lower()}, {operation}"
-                lines.append(f'    {{"{row}", {kind}, {size}, {batch}, {{{numbers}}}}},')
-    print("\nsrc/rnn/plan/tuned.cc:")
-    print("\n".join(lines) or "    nothing: the library's own plans are as good")
 
 
 def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import add_accelerator, add_search, check_search, phrases, torch_device
+from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -23,6 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
     add_search(parser)
     add_accelerator(parser, "where to recognise")
+    add_encoder_class(parser)
     return parser
 
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.output:
             require_place(arguments.output)
         utterances, features = read_utterances(arguments.manifest)
-        recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator))
+        recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
         result = evaluate(recogniser, utterances, **search, features=features)

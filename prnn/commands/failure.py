@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prnn._errors import NotSupportedError
+from prnn._extras import install_command
 from prnn.asr.errors import InputError
 
 
@@ -42,5 +43,4 @@ def reported() -> Iterator[None]:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    extra = {"onnx": "export", "sounddevice": "microphone"}.get(error.name or "", "asr")
-    return f"the package {error.name} is not installed; pip install 'prnn[{extra}]' brings it"
+    return f"the package {error.name} is not installed; {install_command(error.name or '')} brings it"

@@ -4,15 +4,23 @@ plan of one layer."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.metadata
+import json
 import os
 import platform
+from typing import TYPE_CHECKING, Any
 
+from prnn._extras import install_command
 from prnn._fields import Within, number_parser
 from prnn.commands.failure import CommandError, reported
 
+if TYPE_CHECKING:
+    from prnn.explain import Explanation
+
 _CELLS = ("lstm", "gru", "rnn")
 _TYPES = ("float32", "float16", "bfloat16")
+_FOR_TRAINING = ("lightning", "kaldi-native-fbank", "soundfile", "soxr", "jiwer")
 _OF_A_LAYER = {
     "hidden": 512,
     "input": None,
@@ -36,6 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     batch = number_parser(int, Within(1, 2**20))
     parser.add_argument("--batch", type=batch, default=4, metavar="N", help="sequences at once (%(default)s)")
     parser.add_argument("--bidirectional", action="store_true", help="layers of two directions")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--cell", choices=_CELLS, help="print the plan of a layer of this cell")
     size = number_parser(int, Within(1, 2**20))
     count = number_parser(int, Within(1, 1024))
@@ -54,57 +63,89 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints all that."""
-    import torch
-
-    from prnn import _C, __version__
-
     given = [name for name in _OF_A_LAYER if getattr(arguments, name) is not None]
     if arguments.cell is not None:
         for name in _OF_A_LAYER.keys() - given:
             setattr(arguments, name, _OF_A_LAYER[name])
         with reported():
-            _print_plan(arguments)
+            plan, sentence = _plan(arguments)
+            print(_json(plan) if arguments.json else f"{plan}{sentence}")
         return
     if given:
         raise CommandError(f"--{given[0].replace('_', '-')} is of use with --cell only")
-    print(f"prnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
-    extra = {name: _version(name) for name in ("lightning", "kaldi-native-fbank", "soundfile", "soxr", "jiwer")}
-    missing = [name for name, version in extra.items() if version is None]
-    print("for prnn train: " + ", ".join(f"{name} {version or 'missing'}" for name, version in extra.items()))
+    found = _found(arguments.batch, arguments.bidirectional)
+    print(json.dumps(found, indent=2) if arguments.json else _text(found, arguments))
+
+
+def _found(batch: int, bidirectional: bool) -> dict[str, Any]:
+    """What is installed, what this machine has, and what stays resident where."""
+    import torch
+
+    from prnn import _C, __version__
+
+    layer = _layer(_C, _C.LSTM, _C.FLOAT, bidirectional)
+    row, sentence = _gpu(_C, layer, batch)
+    gpus = []
+    for name in _C.gpu_names():
+        sizes = {
+            cell: {
+                bits: _layer(_C, mode, dtype, bidirectional).query_gpu(name, batch)["largest_hidden_size"]
+                for bits, dtype in (("16", _C.HALF), ("32", _C.FLOAT))
+            }
+            for cell, mode in zip(_CELLS, (_C.LSTM, _C.GRU, _C.RNN_TANH), strict=True)
+        }
+        query = layer.query_gpu(name, batch)
+        planned = bool(query["supported"]) and not query["measured"]
+        gpus.append({"name": name, "largest_hidden_size": sizes, "was_run": not planned})
+    return {
+        "prnn": __version__,
+        "built_for": _C.BUILT_FOR,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "for_training": {name: _version(name) for name in _FOR_TRAINING},
+        "cpu": {
+            "kernels": layer.query(_C.Handle.cpu(), batch)["device"],
+            "cores": len(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+        },
+        "gpu": {"planned_as": row or None, "sentence": sentence},
+        "gpus": gpus,
+    }
+
+
+def _text(found: dict[str, Any], arguments: argparse.Namespace) -> str:
+    lines = [
+        f"prnn {found['prnn']}, torch {found['torch']}, Python {found['python']}",
+        f"built for {found['built_for']}",
+        "for prnn train: "
+        + ", ".join(f"{name} {version or 'missing'}" for name, version in found["for_training"].items()),
+    ]
+    missing = [name for name, version in found["for_training"].items() if version is None]
     if missing:
-        print("                pip install 'prnn[asr]' brings what is missing")
-
-    layer = _layer(_C, _C.LSTM, _C.FLOAT, arguments.bidirectional)
-    cores = len(os.sched_getaffinity(0))
-    device = layer.query(_C.Handle.cpu(), arguments.batch)["device"]
-    print(f"{device}: {cores} cores, {torch.get_num_threads()} threads (OMP_NUM_THREADS)")
-    row, sentence = _gpu(_C, layer, arguments.batch)
-    print(sentence)
-
+        lines.append(f"                {install_command(*missing)} brings what is missing")
+    cpu = found["cpu"]
+    lines.append(f"{cpu['kernels']}: {cpu['cores']} cores, {cpu['threads']} threads (OMP_NUM_THREADS)")
+    lines.append(found["gpu"]["sentence"])
     directions = "two directions" if arguments.bidirectional else "one direction"
-    print(f"\nLargest resident hidden size, N = {arguments.batch}, {directions}, 16 bits / float32:")
-    names = _C.gpu_names()
-    width = max(len(name) for name in names)
-    print(f"  {'':{width}}" + "".join(f"{cell:>14}" for cell in _CELLS))
-    unmeasured = False
-    for name in names:
-        cells = []
-        for mode in (_C.LSTM, _C.GRU, _C.RNN_TANH):
-            sizes = [
-                _layer(_C, mode, dtype, arguments.bidirectional).query_gpu(name, arguments.batch)["largest_hidden_size"]
-                for dtype in (_C.HALF, _C.FLOAT)
-            ]
-            cells.append(" / ".join(str(size) if size else "-" for size in sizes))
-        query = layer.query_gpu(name, arguments.batch)
-        is_guess = bool(query["supported"]) and not query["measured"]
-        unmeasured = unmeasured or is_guess
-        mark = "  +" if is_guess else ""
-        print(f"{'*' if name == row else ' '} {name:{width}}" + "".join(f"{cell:>14}" for cell in cells) + mark)
-    if unmeasured:
-        print("+ planned from the GPU's published figures: nobody has run these plans on one")
+    lines += ["", f"Largest resident hidden size, N = {arguments.batch}, {directions}, 16 bits / float32:"]
+    width = max(len(gpu["name"]) for gpu in found["gpus"])
+    lines.append(f"  {'':{width}}" + "".join(f"{cell:>14}" for cell in _CELLS))
+    for gpu in found["gpus"]:
+        sizes = [" / ".join(str(size or "-") for size in gpu["largest_hidden_size"][cell].values()) for cell in _CELLS]
+        star = "*" if gpu["name"] == found["gpu"]["planned_as"] else " "
+        mark = "" if gpu["was_run"] else "  +"
+        lines.append(f"{star} {gpu['name']:{width}}" + "".join(f"{size:>14}" for size in sizes) + mark)
+    if not all(gpu["was_run"] for gpu in found["gpus"]):
+        lines.append("+ planned from the GPU's published figures: nobody has run these plans on one")
+    return "\n".join(lines)
 
 
-def _print_plan(arguments: argparse.Namespace) -> None:
+def _json(plan: Explanation) -> str:
+    return json.dumps(dataclasses.asdict(plan), indent=2, default=lambda value: str(value).removeprefix("torch."))
+
+
+def _plan(arguments: argparse.Namespace) -> tuple[Explanation, str]:
+    """The plan of a layer, and a line on the memory that training takes, if that is known."""
     import torch
 
     import prnn
@@ -124,7 +165,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
     make = dict(bidirectional=arguments.bidirectional, device=device, dtype=getattr(torch, arguments.dtype))
     options = {"proj_size": projection} if projection else {}
     module = getattr(torch.nn, arguments.cell.upper())(*shape, **make, **options)
-    print(prnn.explain(module, [arguments.steps] * arguments.batch, gpu=arguments.gpu))
+    plan = prnn.explain(module, [arguments.steps] * arguments.batch, gpu=arguments.gpu)
     if arguments.gpu is None:
         dtype = DTYPES[torch.float32 if place == "cpu" else module.weight_hh_l0.dtype]
         mode = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}[arguments.cell]
@@ -132,7 +173,8 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         found = rnn.query(handle(torch.device(place)), [arguments.batch] * arguments.steps)
         if found["workspace_size"] + found["reserve_size"] > 0:
             sizes = f"workspace {found['workspace_size']} bytes, reserve space {found['reserve_size']} bytes"
-            print(f"training over {arguments.steps} timesteps: {sizes}")
+            return plan, f"\ntraining over {arguments.steps} timesteps: {sizes}"
+    return plan, ""
 
 
 def _layer(extension, mode: int, dtype: int, bidirectional: bool):  # type: ignore[no-untyped-def]
@@ -150,10 +192,14 @@ def _gpu(extension, layer, batch: int) -> tuple[str, str]:  # type: ignore[no-un
     """The name of the row that the GPU is planned as ("" for none), and a sentence."""
     import torch
 
+    from prnn._ops._handles import handle
+
     if not torch.cuda.is_available():
-        return "", "GPU: none that torch can use"
+        return "", "GPU: none that torch can use" + (
+            ", which is a build for CPUs" if torch.version.cuda is None else ""
+        )
     try:
-        query = layer.query(extension.Handle.cuda(), batch)
+        query = layer.query(handle(torch.device("cuda")), batch)
     except (NotImplementedError, RuntimeError) as error:
         return "", f"GPU: {torch.cuda.get_device_name()}; prnn cannot use it: {error}"
     if query["device"] not in extension.gpu_names():

@@ -65,6 +65,12 @@ def add_accelerator(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def add_encoder_class(parser: argparse.ArgumentParser) -> None:
+    """Adds ``encoder_class``."""
+    help_ = "imports this class for a checkpoint whose encoder is not prnn's own"
+    parser.add_argument("--encoder-class", metavar="MODULE:CLASS", help=help_)
+
+
 def torch_device(accelerator: str) -> str:
     """The device that an accelerator is. Raises InputError where there is none."""
     import torch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prnn._fields import Within, number_parser, option
 from prnn.asr.endpoint import EndpointRules
 from prnn.commands.failure import reported
-from prnn.commands.options import add_accelerator, add_search, check_search, phrases, torch_device
+from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("--endpoint-length", metavar="S", help=help_, **_optional("longest"))
     add_search(parser)
     add_accelerator(parser, "where to recognise")
+    add_encoder_class(parser)
     return parser
 
 
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         seconds = arguments.chunk_ms / 1000 if arguments.stream else _BLOCK_SECONDS
         for audio in arguments.audio:
             check_audio(audio)  # before anything is printed
-        recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator))
+        recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         lines = TranscriptLines(arguments.format, arguments.nbest)
 

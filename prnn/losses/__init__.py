@@ -4,6 +4,7 @@ from prnn.losses._module import refuse_scripting
 from prnn.losses.align import Alignment, forced_align
 from prnn.losses.ctc import CTCLoss, ctc_loss
 from prnn.losses.joint import JointRNNTLoss, joint_rnnt_loss
+from prnn.losses.joint_tdt import JointTDTLoss, joint_tdt_loss
 from prnn.losses.multi_blank import MultiBlankRNNTLoss, multi_blank_rnnt_loss
 from prnn.losses.pruned import (
     do_rnnt_pruning,
@@ -20,6 +21,7 @@ __all__ = [
     "Alignment",
     "CTCLoss",
     "JointRNNTLoss",
+    "JointTDTLoss",
     "MultiBlankRNNTLoss",
     "RNNTLoss",
     "TDTLoss",
@@ -29,6 +31,7 @@ __all__ = [
     "get_rnnt_prune_ranges",
     "joint_mutual_information_recursion",
     "joint_rnnt_loss",
+    "joint_tdt_loss",
     "multi_blank_rnnt_loss",
     "mutual_information_recursion",
     "rnnt_loss",

@@ -16,7 +16,7 @@ from prnn.losses._module import LossModule
 
 Lengths = Tensor | Sequence[int] | int
 ACTIVATIONS = ("tanh", "relu")
-_MOST_CELLS = 2**31 - 32  # of a chunk
+_MOST_CELLS = 2**31 - 64  # of a chunk
 
 
 def joint_rnnt_loss(
@@ -78,25 +78,14 @@ def joint_rnnt_loss(
         TypeError: an argument of another type or dtype.
         ValueError: shapes that disagree, a value out of range. The message has the value.
     """
-    encoder_out, predictor_out, weight, bias = _checked_layers(encoder_out, predictor_out, weight, bias)
+    joiner = checked_joiner(encoder_out, predictor_out, weight, bias, activation, dropout, block_elements)
+    encoder_out, predictor_out, weight, bias = joiner.layers
     batch, frames, _ = encoder_out.shape
     width, classes, device = predictor_out.shape[1], weight.shape[0], encoder_out.device
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    _checks.choice(activation, "activation", ACTIVATIONS)
-    dropout = _checked_dropout(dropout)
-    if block_elements is not None:
-        block_elements = _checks.integer(block_elements, "block_elements", 1, 2**63 - 1)
     blank = _checks.blank_index(blank, classes)
-    symbols = _checks.integers(targets, "targets", device)
-    if symbols.dim() != 2 or symbols.shape[0] != batch:
-        raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, U), with U {width - 1}")
-    if symbols.shape[1] != width - 1:
-        raise ValueError(
-            f"predictor_out has the shape {tuple(predictor_out.shape)} and targets {tuple(symbols.shape)}; the second "
-            f"size of predictor_out must be U + 1, here {symbols.shape[1] + 1}"
-        )
-    lengths, extents = _lengths(logit_lengths, target_lengths, batch, frames, width - 1, device)
+    symbols, lengths, extents = joiner.batch(targets, logit_lengths, target_lengths)
     begins, kept = _checked_ranges(ranges, batch, frames, width, device)
     lattice = {
         "rnnt_type": _checks.RNNT_TYPES.index(rnnt_type),
@@ -106,15 +95,14 @@ def joint_rnnt_loss(
         "clamp": _checks.clamp_limit(clamp),
         "delay_penalty": _checks.number(delay_penalty, "delay_penalty"),
     }
-    tensors = [x for x in (encoder_out, predictor_out, weight, bias) if x is not None]
-    keep = any(_checks.wants_gradient(x) for x in tensors)
+    keep = joiner.wants_gradient()
     if device.type == "cpu" and begins is not None:
         with torch.autocast("cpu", enabled=False):
             inputs = (
                 blockwise.without_padding(encoder_out, lengths[0]),
                 blockwise.without_padding(predictor_out, lengths[1] + 1),
             )
-            logits = _pruned_logits(*inputs, weight, bias, begins, kept, activation, dropout)
+            logits = _pruned_logits(*inputs, weight, bias, begins, kept, activation, joiner.dropout)
         costs, _ = lattice_ops.rnnt_loss(
             logits,
             symbols,
@@ -126,44 +114,100 @@ def joint_rnnt_loss(
             keep,
         )
         return _checks.reduce(costs, reduction)
-    layers = (encoder_out.contiguous(), predictor_out.contiguous(), weight.contiguous())
-    seed = draw_seed(device) if dropout > 0 else None
     if device.type == "cpu":
         costs, _, _ = blockwise.joint_rnnt_loss_blockwise(
-            *layers,
-            bias,
+            *joiner.tensors(),
             symbols,
             *lengths,
-            seed,
-            ACTIVATIONS.index(activation),
-            dropout,
-            2**20 if block_elements is None else block_elements,
+            joiner.seed(),
+            *joiner.block_options(),
             *lattice_ops.rnnt_options(input=_C.LOSS_LOGITS, **lattice),
             keep,
         )
     else:
-        real = torch.float64 if encoder_out.dtype == torch.float64 else torch.float32
         costs, _ = ops.call_joint_rnnt_loss(
-            *layers,
-            None if bias is None else bias.to(real).contiguous(),
+            *joiner.tensors(),
             symbols,
             *lengths,
             begins,
-            seed,
+            joiner.seed(),
             extents,
             kept,
-            *ops.joint_options(
-                activation=ACTIVATIONS.index(activation),
-                dropout=dropout,
-                chunk_cells=0 if block_elements is None else min(max(1, block_elements // classes), _MOST_CELLS),
-                **lattice,
-            ),
+            *ops.joint_options(**joiner.chunk_options(), **lattice),
             keep,
         )
     return _checks.reduce(costs, reduction)
 
 
-def _checked_dropout(dropout: object) -> float:
+class Joiner(NamedTuple):
+    """What a loss is given of a joiner, checked."""
+
+    layers: "_Layers"
+    activation: int
+    dropout: float
+    block_elements: int | None
+
+    def batch(
+        self, targets: object, logit_lengths: object, target_lengths: object
+    ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        """targets (N, U), and the lengths as _lengths gives them."""
+        encoder_out, predictor_out = self.layers[:2]
+        batch, frames, _ = encoder_out.shape
+        width, device = predictor_out.shape[1], encoder_out.device
+        symbols = _checks.integers(targets, "targets", device)
+        if symbols.dim() != 2 or symbols.shape[0] != batch:
+            raise ValueError(
+                f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, U), with U {width - 1}"
+            )
+        if symbols.shape[1] != width - 1:
+            raise ValueError(
+                f"predictor_out has the shape {tuple(predictor_out.shape)} and targets {tuple(symbols.shape)}; the "
+                f"second size of predictor_out must be U + 1, here {symbols.shape[1] + 1}"
+            )
+        return symbols, *_lengths(logit_lengths, target_lengths, batch, frames, width - 1, device)
+
+    def wants_gradient(self) -> bool:
+        return any(_checks.wants_gradient(x) for x in self.layers if x is not None)
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The layers as the operators of their device take them."""
+        encoder_out, predictor_out, weight, bias = self.layers
+        if bias is not None and encoder_out.device.type != "cpu":
+            bias = bias.to(torch.float64 if encoder_out.dtype == torch.float64 else torch.float32).contiguous()
+        return encoder_out.contiguous(), predictor_out.contiguous(), weight.contiguous(), bias
+
+    def seed(self) -> Tensor | None:
+        return draw_seed(self.layers.encoder_out.device) if self.dropout > 0 else None
+
+    def block_options(self) -> tuple[int, float, int]:
+        """As the operators of the CPU take them."""
+        return self.activation, self.dropout, 2**20 if self.block_elements is None else self.block_elements
+
+    def chunk_options(self) -> dict[str, int | float]:
+        """The same for a GPU."""
+        cells = 0
+        if self.block_elements is not None:
+            cells = min(max(1, self.block_elements // self.layers.weight.shape[0]), _MOST_CELLS)
+        return {"activation": self.activation, "dropout": self.dropout, "chunk_cells": cells}
+
+
+def checked_joiner(
+    encoder_out: object,
+    predictor_out: object,
+    weight: object,
+    bias: object,
+    activation: str,
+    dropout: object,
+    block_elements: object,
+) -> Joiner:
+    layers = _checked_layers(encoder_out, predictor_out, weight, bias)
+    _checks.choice(activation, "activation", ACTIVATIONS)
+    if block_elements is not None:
+        block_elements = _checks.integer(block_elements, "block_elements", 1, 2**63 - 1)
+    return Joiner(layers, ACTIVATIONS.index(activation), checked_dropout(dropout), block_elements)
+
+
+def checked_dropout(dropout: object) -> float:
     result = _checks.number(dropout, "dropout")
     if not 0 <= result < 1:
         raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
@@ -297,7 +341,7 @@ class JointRNNTLoss(LossModule):
         vocab_size = _checks.integer(vocab_size, "vocab_size", 1, 2**31 - 1)
         _checks.blank_index(blank, vocab_size)
         self.output = nn.Linear(joiner_dim, vocab_size, _checks.flag(bias, "bias"), device, dtype)
-        self.blank, self.clamp, self.dropout = blank, clamp, _checked_dropout(dropout)
+        self.blank, self.clamp, self.dropout = blank, clamp, checked_dropout(dropout)
         self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
         self.activation = _checks.choice(activation, "activation", ACTIVATIONS)
         self.rnnt_type = _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)

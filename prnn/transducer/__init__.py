@@ -2,11 +2,13 @@
 
 from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.config import TransducerConfig
-from prnn.transducer.encoder import Encoder, EncoderState
+from prnn.transducer.encoder import Encoder
 from prnn.transducer.hypothesis import Hypothesis
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.model import LossParts, Transducer
-from prnn.transducer.predictor import RecurrentPredictor, StatelessPredictor
+from prnn.transducer.predictor import Predictor, RecurrentPredictor, StatelessPredictor
+from prnn.transducer.search import TransducerSearchResult, TransducerSearchState, transducer_search
+from prnn.transducer.stacking import EncoderState, StackingEncoder
 from prnn.transducer.streaming import StreamState
 
 __all__ = [
@@ -16,9 +18,14 @@ __all__ = [
     "Joiner",
     "LossParts",
     "PhraseBias",
+    "Predictor",
     "RecurrentPredictor",
+    "StackingEncoder",
     "StatelessPredictor",
     "StreamState",
     "Transducer",
     "TransducerConfig",
+    "TransducerSearchResult",
+    "TransducerSearchState",
+    "transducer_search",
 ]

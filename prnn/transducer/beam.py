@@ -88,9 +88,9 @@ def durations_frame(
     """One frame of the search of a token-and-duration transducer: `standard_frame` with arcs that lead to later frames.
 
     The K hypotheses of an utterance are at this frame, or wait for a later one. Level 0 holds those that are here. At
-    each level, a hypothesis goes on with blank and a duration that is not 0, or with a symbol and any duration. The K
-    most probable of a level's ways on that leave the frame wait for the frame where they land; those that spell the
-    same and wait for the same frame are one, their probabilities added. Of the symbols of duration 0, the K most
+    each level, a hypothesis goes on with blank or a symbol, and any duration; a blank goes on by one frame at least.
+    The K most probable of a level's ways on that leave the frame wait for the frame where they land; those that spell
+    the same and wait for the same frame are one, their probabilities added. Of the symbols of duration 0, the K most
     probable, of those more probable than the K-th most probable that waits, are the next level. A frame's
     `max_symbols`-th symbol leaves it also with duration 0, by one frame. The K most probable that wait reach the next
     frame.
@@ -104,15 +104,15 @@ def durations_frame(
     )
     level = hypotheses._replace(scores=hypotheses.scores.masked_fill(~here, _IMPOSSIBLE))
     steps = torch.tensor(decoder.durations, device=number.device)
+    is_symbol = torch.arange(decoder.joiner.output.out_features - len(steps), device=number.device) != decoder.blank
     for depth in range(1, max_symbols + 1):
         if bool((level.scores == _IMPOSSIBLE).all()):
             break
         symbols, durations = decoder.joiner.all_log_probs(frame[:, None], level.projection)
         total = level.scores[:, :, None, None] + symbols[..., None] + durations[:, :, None]
         stays = total.clone()
-        total[:, :, decoder.blank].masked_fill_(steps == 0, _IMPOSSIBLE)
         if depth < max_symbols:
-            total.masked_fill_(steps == 0, _IMPOSSIBLE)
+            total.masked_fill_((steps == 0) & is_symbol[:, None], _IMPOSSIBLE)
         leaving = _take_best_with_duration(decoder, total, symbols, steps.clamp(min=1) - 1, number, level)
         waiting = distinct(_cat(waiting, leaving))
         if depth == max_symbols:

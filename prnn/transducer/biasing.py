@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prnn._fields import shown
-from prnn.transducer.checks import require_at_least
+from prnn.transducer.checks import kind, require_at_least
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import Predictor, State
 
@@ -62,6 +62,7 @@ class PhraseBias:
         self.blank = blank
         self._built = self._build(phrases, values)
         self._tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+        self._library_tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def _build(self, phrases: Sequence[Sequence[int]], scores: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
         """The next node (S, V), what a symbol adds (S, V), and the share of the phrase begun (S,)."""
@@ -105,6 +106,14 @@ class PhraseBias:
             self._tables[device] = after.to(device), gain.to(device), shares.to(device)
         return self._tables[device]
 
+    def library_tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The next node (S, V), int32, and what a symbol adds (S, V), as include/prnn_decode.h wants them."""
+        key = (device, dtype)
+        if key not in self._library_tables:
+            after, gain, _ = self._built
+            self._library_tables[key] = after.to(device, torch.int32), gain.to(device, dtype)
+        return self._library_tables[key]
+
     def gains(self, node: Tensor) -> Tensor:
         """What each symbol adds at nodes (...), (..., V)."""
         return self.tables(node.device)[1][node]
@@ -116,6 +125,17 @@ class PhraseBias:
     def settled(self, scores: Tensor, node: Tensor) -> Tensor:
         """Scores of hypotheses that have ended, without the shares of phrases that were begun."""
         return scores - self.share(node)
+
+
+def check_bias(bias: object, vocab_size: int, blank: int) -> None:
+    """Raise TypeError unless `bias` is a PhraseBias or None, ValueError unless it is of such a model."""
+    if bias is None:
+        return
+    if not isinstance(bias, PhraseBias):
+        raise TypeError(f"bias is {kind(bias)}; it must be a PhraseBias")
+    for name, value, own in (("vocab_size", bias.vocab_size, vocab_size), ("blank", bias.blank, blank)):
+        if value != own:
+            raise ValueError(f"bias has a {name} of {value}; the model's is {own}")
 
 
 class BiasedPredictor:
@@ -148,6 +168,7 @@ class BiasedJoiner:
         self.joiner = joiner
         self.bias = bias
         self.output = joiner.output
+        self.encoder_proj = joiner.encoder_proj
         self.project_encoder = joiner.project_encoder
 
     def project_predictor(self, predictor_out: Tensor) -> Tensor:

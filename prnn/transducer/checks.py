@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from prnn._errors import NotSupportedError
+
 
 def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
@@ -79,6 +81,16 @@ def check_features(
     if lengths is None:
         return torch.full((batch,), frames, dtype=torch.int64, device="cpu")
     return check_lengths(lengths_name, lengths, batch, least, frames)
+
+
+def require_searchable(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Raise NotSupportedError if the tensor or the model, which is on `device`, is on the meta device, ValueError if
+    they are on different ones."""
+    for owner, own in ((name, tensor.device), ("the model", device)):
+        if own.type == "meta":
+            raise NotSupportedError(f"{owner} is on the meta device, where tensors have no values; a search takes them")
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}; it must be on {device}, as the model is")
 
 
 def check_targets(targets: Tensor, lengths: Tensor, batch: int, vocab_size: int, blank: int) -> tuple[Tensor, Tensor]:

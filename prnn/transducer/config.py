@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Annotated, Any, Literal, get_args
 
-from prnn._fields import Within, check_fields, from_plain
+from prnn._fields import Within, check_fields, from_plain, shown
 from prnn.transducer.checks import require_durations
 
 EncoderCell = Literal["lstm", "gru", "rnn", "layer_norm_lstm"]
@@ -47,6 +48,9 @@ class TransducerConfig:
         encoder_zoneout: probability with which an element of h stays as it was, in training; none with a projection.
         encoder_recurrent_dropout: probability of dropout of h on its way into the recurrent weights, one mask for all
             timesteps, in training; none with a projection.
+        encoder_class: "package.module:Class", a class of one's own in the place of prnn's encoder, with a class method
+            from_config(config); nothing is imported by this name but by `prnn train` and others whose command line has
+            it, too. null is prnn's encoder.
         predictor: "lstm", "gru" or "stateless".
         predictor_embedding: size of a symbol's embedding ("lstm", "gru").
         predictor_hidden: hidden size of the predictor, which is the output size of a "stateless" one.
@@ -84,6 +88,7 @@ class TransducerConfig:
     encoder_feedforward: Annotated[int, Within(0, 2**20)] = 0
     encoder_zoneout: Annotated[float, Within(0, 1, below=True)] = 0.0
     encoder_recurrent_dropout: Annotated[float, Within(0, 1, below=True)] = 0.0
+    encoder_class: str | None = None
     predictor: PredictorKind = "lstm"
     predictor_embedding: Size = 128
     predictor_hidden: Size = 256
@@ -110,6 +115,8 @@ class TransducerConfig:
             raise ValueError(f"blank is {self.blank}; it must be below vocab_size, {self.vocab_size}")
         if self.frame_stride is not None and self.frame_stride > self.frame_stack:
             raise ValueError(f"frame_stride is {self.frame_stride}; it must be at most frame_stack, {self.frame_stack}")
+        if self.encoder_class is not None and not re.fullmatch(r"[\w.]{1,200}:\w{1,200}", self.encoder_class):
+            raise ValueError(f"encoder_class is {shown(self.encoder_class)}; it must be 'package.module:Class'")
         if self.encoder_projection and self.encoder_cell != "lstm":
             raise ValueError(f"encoder_projection is {self.encoder_projection}; only an lstm encoder has one")
         if self.encoder_projection >= self.encoder_hidden:

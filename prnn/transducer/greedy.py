@@ -1,116 +1,199 @@
-"""Greedy search: the most probable symbol at every step, all utterances of a batch at once."""
+"""Greedy search: the most probable symbol at every step, all utterances of a batch at once.
+
+libprnn searches with the predictors and joiners that it knows (resident.py). Any other is searched with by the steps of
+this file, which have fixed shapes and never wait for the host.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from prnn.transducer.hypothesis import Decoder, Hypotheses, among_symbols, extend, reserve
+from prnn._ops.transducer_search import Found
+from prnn.transducer.hypothesis import Decoder, among_symbols, map_tensors
+from prnn.transducer.resident import GreedyState, resident
 
+_IMPOSSIBLE = float("-inf")
 _ROWS = 16
-_LEAST_WINDOW = 4
+_LARGEST_WINDOW = 8
 
 
-def greedy_frames(
-    decoder: Decoder, encoder_projection: Tensor, lengths: Tensor, first_frames: Tensor, hypotheses: Hypotheses,
+def greedy_search(
+    decoder: Decoder,
+    encoder_out: Tensor,
+    lengths: Tensor,
     max_symbols: int,
-) -> Hypotheses:  # fmt: skip
-    """Advance one hypothesis per utterance over encoder frames.
-
-    Each utterance has its own place. Until the next symbol the predictor's output stays as it is, so several frames are
-    scored at once, up to the first that is not blank. A frame's `max_symbols`-th symbol ends the frame; no blank is
-    scored there.
+    state: GreedyState | None = None,
+    returns_state: bool = False,
+) -> tuple[Found, GreedyState | None]:
+    """Search whole utterances, or the next frames of streams.
 
     Args:
-        decoder: predictor, joiner, blank.
-        encoder_projection: (N, T, J), from `Joiner.project_encoder`.
-        lengths: (N,) int64, real frames of each row.
-        first_frames: (N,) int64, each utterance's number of the first frame here, for timestamps.
-        hypotheses: N x 1, before these frames.
+        decoder: predictor, joiner, blank, durations.
+        encoder_out: (N, T, D), N at least 1.
+        lengths: (N,) int64, on its device.
         max_symbols: most symbols in one frame.
-
-    Returns:
-        N x 1 hypotheses after these frames; score is the log-probability of the one path taken.
+        state: before these frames; it stays as it is. None: the utterances begin.
+        returns_state: whether the state after these frames is wanted.
     """
-    frame = torch.zeros_like(lengths)
-    in_frame = torch.zeros_like(lengths)
-    while True:
-        rows = (frame < lengths).nonzero()[:, 0]
-        if not len(rows):
-            return hypotheses
-        window = max(_LEAST_WINDOW, _ROWS // len(rows))
-        index = frame[rows, None] + torch.arange(window, device=frame.device)
-        real = index < lengths[rows, None]
-        ahead = encoder_projection[rows[:, None], index.clamp(max=encoder_projection.shape[1] - 1)]
-        log_probs = decoder.joiner.log_probs(ahead, hypotheses.projection[rows])
-        best, symbols = log_probs.max(dim=2)
+    known = resident(decoder, trusts_versions=state is not None)
+    encoder_out = _with_a_frame(encoder_out)
+    if known is not None:
+        own = None
+        if state is not None:
+            own = known.library_state(state.predictor, state.ahead)
+        elif returns_state:
+            own = known.new_state(len(lengths))
+        found = known.search(encoder_out, lengths, max_symbols, own)
+        if found is not None:
+            return found, None if own is None else known.state_after(own)
+    if state is None:
+        state = _begin(decoder, len(lengths), encoder_out.device)
+    return _search(decoder, encoder_out, lengths, max_symbols, state)
 
-        is_symbol = real & (symbols != decoder.blank)
+
+def greedy_begin(decoder: Decoder, batch: int) -> GreedyState:
+    """The state of `batch` streams of a model before their first frame."""
+    weight = decoder.joiner.encoder_proj.weight
+    nothing = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+    _, state = greedy_search(decoder, weight.new_zeros(batch, 1, weight.shape[1]), nothing, 1, returns_state=True)
+    assert state is not None
+    return state
+
+
+def _with_a_frame(encoder_out: Tensor) -> Tensor:
+    """The library takes no batch without frames."""
+    return encoder_out if encoder_out.shape[1] else encoder_out.new_zeros(len(encoder_out), 1, encoder_out.shape[2])
+
+
+def _begin(decoder: Decoder, batch: int, device: torch.device) -> GreedyState:
+    start = torch.full((batch,), decoder.blank, dtype=torch.int64, device=device)
+    out, predictor = decoder.predictor.step(start, decoder.predictor.initial_state(batch))
+    return GreedyState(predictor, decoder.joiner.project_predictor(out), torch.zeros_like(start))
+
+
+class Steps:
+    """A search in steps of fixed shapes, which read and write the same tensors each time.
+
+    A step takes each utterance to its next symbol, or over the frames of a window if they are blank. Until the next
+    symbol the predictor's output stays as it is, so that several frames are scored at once; where durations say which
+    frame is next, it is scored alone. A frame's `max_symbols`-th symbol ends the frame.
+
+    Args:
+        decoder: predictor, joiner, blank, durations.
+        encoder: (N, T, J), from `Joiner.project_encoder`.
+        lengths: (N,) int64.
+        max_symbols: most symbols in one frame.
+        state: before these frames; copied.
+    """
+
+    def __init__(
+        self, decoder: Decoder, encoder: Tensor, lengths: Tensor, max_symbols: int, state: GreedyState
+    ) -> None:
+        batch, count, _ = encoder.shape
+        device = encoder.device
+        self.decoder, self.encoder, self.lengths, self.max_symbols = decoder, encoder, lengths, max_symbols
+        self.rows = torch.arange(batch, device=device)
+        window = 1 if decoder.durations else min(_LARGEST_WINDOW, max(2, _ROWS // batch))
+        self.window = torch.arange(window, device=device)
+        self.table = torch.tensor(decoder.durations, dtype=torch.int64, device=device)
+        self.state = map_tensors(torch.clone, state)
+        self.frame = self.state.ahead
+        self.in_frame = torch.zeros_like(lengths)
+        self.counts = torch.zeros_like(lengths)
+        self.scores = torch.zeros(batch, dtype=torch.float64, device=device)
+        # The last column takes what is written of utterances that have found nothing.
+        room = (batch, count * max_symbols + 1)
+        self.symbols, self.frames, self.durations = (
+            torch.zeros(room, dtype=torch.int64, device=device) for _ in range(3)
+        )
+        self.log_probs, self.confidences = (torch.zeros(room, dtype=torch.float64, device=device) for _ in range(2))
+
+    def step(self) -> Tensor:
+        """Takes every utterance on. Returns (N,) bool: those that have found a symbol, for which the predictor is still
+        to be run."""
+        decoder, blank = self.decoder, self.decoder.blank
+        index = self.frame[:, None] + self.window
+        real = index < self.lengths[:, None]
+        ahead = self.encoder[self.rows[:, None], index.clamp(max=self.encoder.shape[1] - 1)]
+        log_probs, duration_scores = decoder.joiner.all_log_probs(ahead, self.state.projection[:, None])
+        best, symbols = log_probs.max(dim=2)
+        usable = best.isfinite()
+        is_symbol = real & usable & (symbols != blank)
         found = is_symbol.any(1)
         blanks = (real & ~is_symbol).cumprod(1).sum(1)
         # One addition after the other, in the order of the frames: the same sum for any window.
-        scores = torch.cat([hypotheses.scores[rows], best.masked_fill(~real, 0.0)], dim=1).cumsum(1)
-        score = scores.gather(1, (blanks + found)[:, None])
-        place = blanks.clamp(max=window - 1)
-        symbol = symbols.gather(1, place[:, None])
-        own = among_symbols(log_probs[torch.arange(len(rows), device=frame.device), place], symbol[:, 0], decoder.blank)
+        best = best.masked_fill(~usable, _IMPOSSIBLE).masked_fill(~real, 0.0)
+        scores = torch.cat([self.scores[:, None], best], dim=1).cumsum(1).gather(1, (blanks + found)[:, None])[:, 0]
+        place = blanks.clamp(max=len(self.window) - 1)
+        symbol = symbols.gather(1, place[:, None])[:, 0]
 
-        here = in_frame[rows] * (blanks == 0) + found
-        full = here == max_symbols
-        frame = frame.index_add(0, rows, blanks)
-        hypotheses = reserve(hypotheses._replace(scores=hypotheses.scores.index_copy(0, rows, score)), 1)
-        every = torch.zeros_like(hypotheses.lengths)
-        hypotheses = extend(
-            decoder,
-            hypotheses,
-            every.index_copy(0, rows, symbol),
-            every.double().index_copy(0, rows, own[:, None]),
-            first_frames + frame,
-            every.index_copy(0, rows, found[:, None].long()) > 0,
-        )
-        frame = frame.index_add(0, rows, full.long())
-        in_frame = in_frame.index_copy(0, rows, here.masked_fill(full, 0))
+        here = self.in_frame * (blanks == 0) + found
+        full = found & (here >= self.max_symbols)
+        steps = full.long()
+        if decoder.durations:
+            # A window of one frame, `blanks` 1 where that was a blank.
+            best_duration, which = duration_scores[:, 0].max(dim=1)
+            is_number = best_duration.isfinite()
+            gained = best_duration.masked_fill(~is_number, _IMPOSSIBLE)
+            scores = scores + gained.masked_fill(~(real & usable)[:, 0], 0.0)
+            steps = self.table[which].masked_fill(~(is_number & usable[:, 0]), 1)
+            steps = torch.where(real[:, 0], steps.clamp(min=((blanks > 0) | full).long()), 0)
+            blanks = torch.zeros_like(blanks)
+        self.scores.copy_(scores)
+        self._append(found, symbol, log_probs[self.rows, place], self.frame + blanks, steps)
+        self.frame.add_(blanks + steps)
+        self.in_frame.copy_(here.masked_fill(steps > 0, 0))
+        self.symbol = symbol
+        return found
+
+    def _append(self, found: Tensor, symbol: Tensor, log_probs: Tensor, frame: Tensor, steps: Tensor) -> None:
+        if self.decoder.bias is not None:
+            log_probs = log_probs - self.decoder.bias.gains(self.state.predictor[-1])
+        slot = torch.where(found, self.counts, self.symbols.shape[1] - 1)[:, None]
+        own = log_probs.gather(1, symbol[:, None])
+        for column, value in (
+            (self.symbols, symbol[:, None]),
+            (self.frames, frame[:, None]),
+            (self.durations, steps[:, None]),
+            (self.log_probs, own),
+            (self.confidences, among_symbols(log_probs, symbol, self.decoder.blank)[:, None]),
+        ):
+            column.scatter_(1, slot, value)
+        self.counts.add_(found)
+
+    def run_predictor(self, found: Tensor) -> None:
+        """Of the utterances that `step` has told of."""
+        out, after = self.decoder.predictor.step(self.symbol, self.state.predictor)
+        projection = self.decoder.joiner.project_predictor(out)
+
+        def take(old: Tensor, new: Tensor) -> Tensor:
+            where = found.reshape(-1, *[1] * (old.dim() - 1))
+            # Under autocast the new one's type may not be the one that the state began with.
+            return old.copy_(torch.where(where, new.to(old.dtype), old))
+
+        map_tensors(take, (self.state.predictor, self.state.projection), (after, projection))
+
+    def finished(self) -> Tensor:
+        """() bool: whether all utterances have ended."""
+        return (self.frame >= self.lengths).all()
+
+    def result(self) -> tuple[Found, GreedyState]:
+        columns = (self.symbols, self.frames, self.durations, self.log_probs, self.confidences)
+        symbols, frames, durations, log_probs, confidences = (column[:, :-1] for column in columns)
+        spans = durations if self.decoder.durations else None
+        found = Found(symbols, self.counts, frames, spans, log_probs, confidences, self.scores)
+        ahead = (self.frame - self.lengths).clamp(min=0)
+        return found, self.state._replace(ahead=ahead)
 
 
-def greedy_durations(
-    decoder: Decoder, encoder_projection: Tensor, lengths: Tensor, first_frames: Tensor, hypotheses: Hypotheses,
-    max_symbols: int,
-) -> Hypotheses:  # fmt: skip
-    """Advance one hypothesis per utterance of a token-and-duration transducer over encoder frames.
-
-    At every frame that is visited, the most probable symbol or blank is taken, and the most probable duration, for a
-    blank of those that are not 0; the next frame visited is so many further on. A frame's `max_symbols`-th symbol goes
-    on by a frame at least.
-
-    Args and returns are those of `greedy_frames`, the score with the durations.
-    """
-    table = torch.tensor(decoder.durations, device=lengths.device)
-    frame, in_frame = hypotheses.ahead[:, 0], torch.zeros_like(lengths)
-    every = torch.zeros_like(hypotheses.lengths)
-    while True:
-        rows = (frame < lengths).nonzero()[:, 0]
-        if not len(rows):
-            return hypotheses._replace(ahead=(frame - lengths).clamp(min=0)[:, None])
-        symbol_scores, duration_scores = decoder.joiner.all_log_probs(
-            encoder_projection[rows, frame[rows]], hypotheses.projection[rows, 0]
-        )
-        best, symbols = symbol_scores.max(dim=1)
-        is_symbol = symbols != decoder.blank
-        stays = (table == 0) & ~is_symbol[:, None]
-        best_duration, place = duration_scores.masked_fill(stays, float("-inf")).max(dim=1)
-
-        here = in_frame[rows] + is_symbol
-        # A blank also leaves the frame where no duration but 0 has a probability, or none is a number.
-        leaves = ~is_symbol | (here == max_symbols)
-        step = table[place].clamp(min=leaves.long())
-        scores = hypotheses.scores.index_put((rows,), hypotheses.scores[rows] + (best + best_duration)[:, None])
-        hypotheses = extend(
-            decoder,
-            reserve(hypotheses._replace(scores=scores), 1),
-            every.index_copy(0, rows, symbols[:, None]),
-            every.double().index_copy(0, rows, among_symbols(symbol_scores, symbols, decoder.blank)[:, None]),
-            first_frames + frame,
-            every.index_copy(0, rows, is_symbol[:, None].long()) > 0,
-        )
-        frame = frame.index_add(0, rows, step)
-        in_frame = in_frame.index_copy(0, rows, here.masked_fill(step > 0, 0))
+def _search(
+    decoder: Decoder, encoder_out: Tensor, lengths: Tensor, max_symbols: int, state: GreedyState
+) -> tuple[Found, GreedyState]:
+    """The same by steps."""
+    steps = Steps(decoder, decoder.joiner.project_encoder(encoder_out), lengths, max_symbols, state)
+    while not bool(steps.finished()):
+        found = steps.step()
+        if bool(found.any()):
+            steps.run_predictor(found)
+    return steps.result()

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prnn.transducer.biasing import BiasedJoiner, PhraseBias
+from prnn._ops.transducer_search import Found
+from prnn.transducer.biasing import BiasedJoiner, BiasedPredictor, PhraseBias
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import Predictor
 
@@ -72,6 +73,15 @@ class Decoder(NamedTuple):
     blank: int
     durations: tuple[int, ...] = ()
     bias: PhraseBias | None = None
+
+    @classmethod
+    def of(
+        cls, predictor: Predictor, joiner: Joiner, blank: int, durations: tuple[int, ...], bias: PhraseBias | None
+    ) -> Decoder:
+        """Of a model's own predictor and joiner."""
+        if bias is None:
+            return cls(predictor, joiner, blank, durations)
+        return cls(BiasedPredictor(predictor, bias), BiasedJoiner(joiner, bias), blank, durations, bias)
 
 
 def map_tensors(function: Callable[..., Tensor], tree: _Tree, *others: _Tree) -> _Tree:
@@ -176,6 +186,40 @@ def extend(
         predictor=map_tensors(lambda x: x.reshape(*shape, *x.shape[1:]), replace_rows(state, rows, after)),
         projection=projection.reshape(*shape, -1),
     )
+
+
+def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypotheses:
+    """N x 1 hypotheses with the symbols that greedy search has found in frames of which the first is number (N,)
+    `first_frames`; the predictor's states stay as they were."""
+    counts = found.counts.long()[:, None]
+    most = int(counts.max())
+    hypotheses = reserve(hypotheses, most + 1)
+    place = torch.arange(most, device=counts.device)
+    # The last column takes what is no symbol.
+    slot = torch.where(place < counts, hypotheses.lengths + place, hypotheses.tokens.shape[2] - 1)[:, None]
+
+    def extended(column: Tensor, values: Tensor) -> Tensor:
+        return column.scatter(2, slot, values[:, None, :most].to(column.dtype))
+
+    return hypotheses._replace(
+        tokens=extended(hypotheses.tokens, found.symbols),
+        timestamps=extended(hypotheses.timestamps, found.frames + first_frames[:, None]),
+        log_probs=extended(hypotheses.log_probs, found.confidences),
+        lengths=hypotheses.lengths + counts,
+        scores=hypotheses.scores + found.scores[:, None],
+    )
+
+
+def found_hypotheses(found: Any) -> list[Hypothesis]:
+    """What greedy search has found: symbols, counts, frames, confidences and scores of a `Found`, or the like."""
+    counts = found.counts.tolist()
+    most = max(counts, default=0)
+    columns = (column[:, :most].tolist() for column in (found.symbols, found.frames, found.confidences))
+    rows = zip(counts, found.scores.tolist(), *columns, strict=True)
+    return [
+        Hypothesis(tokens[:count], score, stamps[:count], log_probs[:count])
+        for count, score, tokens, stamps, log_probs in rows
+    ]
 
 
 def same_pairs(left: Hypotheses, right: Hypotheses, extra: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prnn._options_text import options_text
 from prnn.losses import ctc_loss
-from prnn.transducer.biasing import BiasedJoiner, BiasedPredictor, PhraseBias
+from prnn.transducer.biasing import PhraseBias, check_bias
 from prnn.transducer.checks import (
     check_features,
     check_targets,
@@ -18,14 +18,17 @@ from prnn.transducer.checks import (
     require_choice,
     require_durations,
     require_number,
+    require_searchable,
 )
 from prnn.transducer.config import LOSSES, TransducerConfig
-from prnn.transducer.encoder import Encoder, StreamingEncoder
-from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
+from prnn.transducer.encoder import Encoder
+from prnn.transducer.greedy import greedy_search
+from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists, found_hypotheses
 from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.loss import SimpleJoiner, duration_loss, joiner_loss
 from prnn.transducer.predictor import Predictor, build_predictor
+from prnn.transducer.stacking import StreamingEncoder
 from prnn.transducer.streaming import (
     MAX_SYMBOLS,
     SearchOptions,
@@ -140,9 +143,20 @@ class Transducer(nn.Module):
         )
 
     @classmethod
-    def from_config(cls, config: TransducerConfig) -> Transducer:
-        """The model that a config describes, with random weights; `model.config` is that config."""
-        encoder = Encoder.from_config(config)
+    def from_config(cls, config: TransducerConfig, encoder: StreamingEncoder | None = None) -> Transducer:
+        """The model that a config describes, with random weights; `model.config` is that config.
+
+        Args:
+            config: of the model.
+            encoder: where config.encoder_class names one that is not prnn's, what that class made of the config.
+
+        Raises:
+            ValueError: the config names such a class, and no encoder is given, or the other way round.
+        """
+        if (encoder is None) != (config.encoder_class is None):
+            given = "no encoder is given" if encoder is None else "an encoder is given"
+            raise ValueError(f"encoder_class is {config.encoder_class}, but {given}")
+        encoder = Encoder.from_config(config) if encoder is None else encoder
         predictor = build_predictor(config)
         joiner = Joiner(
             encoder.output_dim,
@@ -240,8 +254,11 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
-        options = SearchOptions.checked("greedy", 1, max_symbols)
-        return [nbest[0] for nbest in self._search(features, feature_lengths, options, 1, False)]
+        require_at_least("max_symbols", max_symbols, 1)
+        with torch.no_grad():
+            model, encoder_out, lengths = self._encode(features, feature_lengths)
+            found, _ = greedy_search(model._decoder(None), encoder_out, lengths, max_symbols)
+            return found_hypotheses(found)
 
     def beam_search(
         self,
@@ -281,7 +298,9 @@ class Transducer(nn.Module):
         if nbest > beam:
             raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
         self._check_bias(bias)
-        return self._search(features, feature_lengths, options, nbest, length_norm, bias)
+        with torch.no_grad():
+            model, encoder_out, lengths = self._encode(features, feature_lengths)
+            return best_lists(search(model._decoder(bias), options, encoder_out, lengths), nbest, length_norm)
 
     def stream_init(
         self,
@@ -304,6 +323,7 @@ class Transducer(nn.Module):
             ValueError, TypeError: naming the argument and its value.
         """
         require_at_least("batch", batch, 1)
+        self._check_device("the model", self.joiner.output.weight)
         options = SearchOptions.checked(search, beam, max_symbols)
         self._check_bias(bias)
         if bias is not None and options.method == "greedy":
@@ -329,6 +349,7 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
+        self._check_device("chunk", chunk)
         chunk_lengths = check_features("chunk", chunk, self.encoder.feature_dim, "chunk_lengths", chunk_lengths, 0)
         chunk_lengths = chunk_lengths.to(chunk.device)
         self._check_state(state)
@@ -354,41 +375,27 @@ class Transducer(nn.Module):
             out, lengths, encoder = model.encoder.finish(state.encoder)
             return stream_advance(model._decoder(state.bias), state, encoder, out, lengths, finish=True)
 
-    def _search(
-        self,
-        features: Tensor,
-        lengths: Tensor | None,
-        options: SearchOptions,
-        nbest: int,
-        length_norm: bool,
-        bias: PhraseBias | None = None,
-    ) -> list[list[Hypothesis]]:
+    def _encode(self, features: Tensor, lengths: Tensor | None) -> tuple[Transducer, Tensor, Tensor]:
+        """The model in eval mode, the encoder's frames of whole utterances and how many each has."""
+        self._check_device("features", features)
         lengths = check_features("features", features, self.encoder.feature_dim, "feature_lengths", lengths, 0)
         model = in_eval_mode(self)
-        with torch.no_grad():
-            encoder_out, out_lengths = model.encoder(features, lengths.to(features.device))
-            return best_lists(search(model._decoder(bias), options, encoder_out, out_lengths), nbest, length_norm)
+        encoder_out, out_lengths = model.encoder(features, lengths.to(features.device))
+        return model, encoder_out, out_lengths
 
     def _decoder(self, bias: PhraseBias | None) -> Decoder:
-        if bias is None:
-            return Decoder(self.predictor, self.joiner, self.blank, self.durations)
-        predictor, joiner = BiasedPredictor(self.predictor, bias), BiasedJoiner(self.joiner, bias)
-        return Decoder(predictor, joiner, self.blank, self.durations, bias)
+        return Decoder.of(self.predictor, self.joiner, self.blank, self.durations, bias)
 
     def _check_bias(self, bias: PhraseBias | None) -> None:
-        if bias is None:
-            return
-        if not isinstance(bias, PhraseBias):
-            raise TypeError(f"bias is {kind(bias)}; it must be a PhraseBias")
-        for name, value, own in (
-            ("vocab_size", bias.vocab_size, self.joiner.vocab_size),
-            ("blank", bias.blank, self.blank),
-        ):
-            if value != own:
-                raise ValueError(f"bias has a {name} of {value}; the model's is {own}")
+        check_bias(bias, self.joiner.vocab_size, self.blank)
 
     def _check_state(self, state: StreamState) -> None:
         if not isinstance(state, StreamState):
             raise TypeError(f"state is {kind(state)}; it must be the StreamState of stream_init or stream_step")
         if state.finished:
             raise ValueError("state is of streams that have ended; begin others with stream_init")
+        self._check_device("state", state.frames)
+
+    def _check_device(self, name: str, tensor: Tensor) -> None:
+        if isinstance(tensor, Tensor):
+            require_searchable(name, tensor, self.joiner.output.weight.device)

@@ -127,10 +127,10 @@ class StatelessPredictor(nn.Module):
     def forward(self, targets: Tensor) -> Tensor:
         """Targets (N, U), int64, to outputs (N, U + 1, output_dim)."""
         history = torch.cat([targets.new_full((targets.shape[0], self.context), self.blank), targets], dim=1)
-        summed: Tensor = self.dropout(self._sum(history.unfold(1, self.context, 1)))
+        summed: Tensor = self.dropout(self.sum_embeddings(history.unfold(1, self.context, 1)))
         return summed
 
-    def _sum(self, contexts: Tensor) -> Tensor:
+    def sum_embeddings(self, contexts: Tensor) -> Tensor:
         """Contexts (..., context), oldest symbol first, to (..., output_dim)."""
         total: Tensor = self.embeddings[0](contexts[..., 0])
         for position in range(1, self.context):
@@ -145,7 +145,7 @@ class StatelessPredictor(nn.Module):
     def step(self, symbols: Tensor, state: State) -> tuple[Tensor, State]:
         """Symbols (B,) and the state before them to outputs (B, output_dim) and the state after them."""
         contexts = torch.cat([state[0][:, 1:], symbols[:, None]], dim=1)
-        return self._sum(contexts), (contexts,)
+        return self.sum_embeddings(contexts), (contexts,)
 
 
 def build_predictor(config: TransducerConfig) -> RecurrentPredictor | StatelessPredictor:

@@ -12,12 +12,12 @@ from torch import Tensor
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
 from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.checks import require_at_least, require_choice
-from prnn.transducer.encoder import EncoderState
-from prnn.transducer.greedy import greedy_durations, greedy_frames
+from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import (
     Decoder,
     Hypotheses,
     Hypothesis,
+    append,
     begin,
     best_lists,
     map_tensors,
@@ -28,6 +28,8 @@ from prnn.transducer.hypothesis import (
     transcripts,
     without_first,
 )
+from prnn.transducer.resident import GreedyState
+from prnn.transducer.stacking import EncoderState
 
 SEARCHES = ("greedy", "modified", "standard")
 # Symbols in an encoder frame, of every search unless told otherwise: fast speech spells a short word in 40 ms.
@@ -61,16 +63,21 @@ def advance(
     hypotheses: Hypotheses,
 ) -> Hypotheses:  # fmt: skip
     """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`."""
-    arguments = decoder, decoder.joiner.project_encoder(encoder_out), lengths, frames, hypotheses
     if options.method == "greedy":
-        greedy = greedy_durations if decoder.durations else greedy_frames
-        return greedy(*arguments, options.max_symbols)
+        state = GreedyState(
+            *map_tensors(lambda x: x[:, 0], (hypotheses.predictor, hypotheses.projection, hypotheses.ahead))
+        )
+        found, after = greedy_search(decoder, encoder_out, lengths, options.max_symbols, state, True)
+        assert after is not None
+        hypotheses = append(hypotheses, found, frames)
+        return hypotheses._replace(**map_tensors(lambda x: x[:, None], after)._asdict())
+    arguments = decoder, decoder.joiner.project_encoder(encoder_out), lengths, frames, hypotheses
     step = modified_frame if options.method == "modified" else standard_frame
     return beam_frames(*arguments, durations_frame if decoder.durations else step, options.max_symbols)
 
 
 def search(decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor) -> Hypotheses:
-    """Search whole utterances."""
+    """Search whole utterances with a beam."""
     hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
     return settled(decoder, advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses))
 
@@ -156,6 +163,9 @@ class StreamState:
 def stream_begin(decoder: Decoder, options: SearchOptions, encoder: EncoderState, batch: int) -> StreamState:
     """The state of `batch` streams before the first chunk, given the encoder's."""
     hypotheses = begin(decoder, batch, options.beam)
+    if options.method == "greedy":
+        state = map_tensors(lambda x: x[:, None], greedy_begin(decoder, batch))
+        hypotheses = hypotheses._replace(**state._asdict())
     nothing = torch.zeros_like(hypotheses.lengths[:, 0])
     return StreamState(options, encoder, hypotheses, nothing, nothing, bias=decoder.bias)
 

@@ -27,7 +27,7 @@ from prnn.commands.transcribe import stream_and_report
 
 TARGET_WER = 0.05
 DATA: list[str] = []  # options of prepare.py
-TRAINING = ["--epochs", "5"]  # options of prnn train
+TRAINING = ["--config", str(Path(__file__).with_name("config.yaml"))]  # options of prnn train
 
 
 def section(title: str, began: float) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from prnn._extras import install_command
+
 try:
     import espeakng_loader
 except ModuleNotFoundError as error:
-    raise SystemExit(f"recipes.digits needs the package {error.name}: pip install 'prnn[digits]' brings it") from error
+    command = install_command("espeakng_loader")
+    raise SystemExit(f"recipes.digits needs the package {error.name}: {command} brings it") from error
 
 # Values of speak_lib.h, espeak-ng's public header.
 _AUDIO_OUTPUT_SYNCHRONOUS = 2

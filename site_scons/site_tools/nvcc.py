@@ -49,7 +49,7 @@ def log_emitter(target, source, env):
 
 
 def _shown(target, source, env):
-    return env.subst("$NVCCCOM", target=target, source=source)
+    return env.subst(env.get("NVCCCOMSTR", "$NVCCCOM"), target=target, source=source)
 
 
 def generate(env):

@@ -1,13 +1,13 @@
-"""SCons tool for the Python extension: PythonExtension(target, sources, library).
+"""SCons tool for the Python extension: PythonExtension(target, sources, library, built_for).
 
 It is compiled for the Python that runs SCons, and finds the library in lib/ beside itself. Its sources are compiled as
-one file: pybind11's headers take longer than all that is bound.
+one file: pybind11's headers take longer than all that is bound. `built_for` is what prnn._C.BUILT_FOR says.
 """
 
 import sysconfig
 
 
-def python_extension(env, target, sources, library):
+def python_extension(env, target, sources, library, built_for):
     import pybind11
 
     includes = [sysconfig.get_path("include"), sysconfig.get_path("platinclude"), pybind11.get_include()]
@@ -22,7 +22,8 @@ def python_extension(env, target, sources, library):
     # Python's own symbols come from the interpreter that loads the extension.
     env["LINKFLAGS"] = [flag for flag in env["LINKFLAGS"] if flag != "-Wl,--no-undefined"]
     build = str(target).rpartition("/")[0]
-    whole = env.Textfile(f"{build}/python/extension.cc", [f'#include "{source.name}"' for source in sources])
+    lines = [f'#define PRNN_BUILT_FOR "{built_for}"', *(f'#include "{source.name}"' for source in sources)]
+    whole = env.Textfile(f"{build}/python/extension.cc", lines)
     return env.SharedLibrary(
         target,
         env.SharedObject(f"{build}/python/extension", whole),

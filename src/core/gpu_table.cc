@@ -13,7 +13,7 @@ constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 // Order matters to match_gpu_row(): longer names before shorter ones, the commonest GPU of an architecture first.
 const GpuRow kRows[] = {
     {"H200", 90, 132, 256 * kKiB, 227 * kKiB, 60 * kMiB, {132, 117, 120}, 16, true, true},
-    {"H100", 90, 132, 256 * kKiB, 227 * kKiB, 50 * kMiB, {132, 117, 120}, 16, true, false},
+    {"H100", 90, 132, 256 * kKiB, 227 * kKiB, 50 * kMiB, {132, 117, 120}, 16, true, true},
     {"B200", 100, 148, 256 * kKiB, 227 * kKiB, 126 * kMiB, {0, 0, 0}, 16, false, false},
     {"RTX 5090", 120, 170, 256 * kKiB, 99 * kKiB, 96 * kMiB, {0, 0, 0}, 8, false, false},
     {"A100", 80, 108, 256 * kKiB, 163 * kKiB, 40 * kMiB, {0, 0, 0}, 1, false, false},

@@ -1,5 +1,5 @@
 // The calls that CTC and RNN-T have in common, after their arguments were checked: space is found and the backend runs.
-// Params holds options, workspace and workspace_size; Backend answers loss_workspace_size(), loss_reserve_size(),
+// Params holds options and workspace; Backend answers loss_workspace_size(), loss_reserve_size(),
 // loss() and loss_backward().
 #pragma once
 
@@ -9,10 +9,9 @@ namespace prnn {
 
 // The part of the workspace that follows `used` bytes.
 template <class Params>
-void set_workspace(Params& params, void* workspace, size_t size, size_t used, const WorkspaceSize& needed) {
-  require_space(workspace, size, used + needed.least, "workspace");
+void set_workspace(Params& params, void* workspace, size_t size, size_t used, size_t needed) {
+  require_space(workspace, size, used + needed, "workspace");
   params.workspace = static_cast<char*>(workspace) + used;
-  params.workspace_size = size - used;
 }
 
 // Costs, and gradients unless NULL. The reserve space lies at the front of the workspace.

@@ -5,7 +5,6 @@
 #include <cstddef>
 
 #include "core/handle.h"
-#include "core/workspace_size.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -18,16 +17,15 @@ struct CtcParams {
   const int* frame_lengths;
   const int* target_lengths;
   void* workspace;
-  size_t workspace_size;
 };
 
 class CtcBackend {
  public:
   virtual ~CtcBackend() = default;
   virtual void require_supported(prnnDataType_t) const = 0;  // or throws NOT_SUPPORTED
-  virtual WorkspaceSize loss_workspace_size(const prnnCTCLossOptions_t&) const = 0;
+  virtual size_t loss_workspace_size(const prnnCTCLossOptions_t&) const = 0;
   virtual size_t loss_reserve_size(const prnnCTCLossOptions_t&) const = 0;
-  virtual WorkspaceSize align_workspace_size(const prnnCTCLossOptions_t&) const = 0;
+  virtual size_t align_workspace_size(const prnnCTCLossOptions_t&) const = 0;
   // The costs, and unless NULL the gradients of their sum, for which there is a reserve. Memory that may fail to be
   // allocated is there before anything is written.
   virtual void loss(prnnHandle_t, const CtcParams&, void* costs, void* gradients, void* reserve) const = 0;

@@ -49,7 +49,7 @@ void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* option
 CtcParams checked_params(prnnHandle_t handle, const prnnCTCLossOptions_t* options, const void* activations,
                          const int* targets, const int* frame_lengths, const int* target_lengths) {
   check_options(ctc_backend(handle), options);
-  CtcParams params{*options, activations, targets, frame_lengths, target_lengths, nullptr, 0};
+  CtcParams params{*options, activations, targets, frame_lengths, target_lengths, nullptr};
   prnnCTCLossOptions_t& o = params.options;
   if (o.timeStride == 0 && o.batchStride == 0) {
     o.timeStride = o.batch * o.classes;

@@ -1,5 +1,6 @@
 // prnnLayerNormLSTMForward and its kin: checks every argument, then calls the backend of the handle's device.
 #include <cmath>
+#include <limits>
 
 #include "core/loss_checks.h"
 #include "layer_norm_lstm/layer_norm_lstm.h"
@@ -24,8 +25,9 @@ void check_options(const LayerNormLstmOptions* options) {
   require_in_range(o.hiddenSize, 1, most, "hiddenSize");
   product_of_sizes({o.steps, o.batch, 10, o.hiddenSize});
   product_of_sizes({4, o.hiddenSize, o.hiddenSize});
-  if (!std::isfinite(o.epsilon) || o.epsilon < 0)
-    fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0 and finite", o.epsilon);
+  const double least = o.normalize == PRNN_NORMALIZE_NONE ? 0 : std::numeric_limits<float>::min();
+  if (!std::isfinite(o.epsilon) || o.epsilon < least)
+    fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least %g and finite", o.epsilon, least);
   if (!(o.zoneout >= 0 && o.zoneout <= 1)) fail(PRNN_STATUS_BAD_PARAM, "zoneout is %g; it must be 0 to 1", o.zoneout);
   require_in_range(o.allowTf32, 0, 1, "allowTf32");
 }

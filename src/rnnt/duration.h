@@ -5,7 +5,6 @@
 #include <cstddef>
 
 #include "core/handle.h"
-#include "core/workspace_size.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -64,7 +63,6 @@ struct DurationParams {
   const int* frame_lengths;
   const int* target_lengths;
   void* workspace;
-  size_t workspace_size;
 
   int64_t cells() const { return options.batch * options.maxFrames * (options.maxTargets + 1); }
 };
@@ -73,12 +71,15 @@ class DurationBackend {
  public:
   virtual ~DurationBackend() = default;
   virtual void require_supported(prnnDataType_t) const = 0;  // or throws NOT_SUPPORTED
-  virtual WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t&) const = 0;
+  virtual size_t workspace_size(const prnnDurationRNNTLossOptions_t&) const = 0;
   virtual size_t reserve_size(const prnnDurationRNNTLossOptions_t&) const = 0;
   virtual void forward(prnnHandle_t, const DurationParams&, void* costs, void* reserve) const = 0;
   virtual void backward(prnnHandle_t, const DurationParams&, const void* cost_gradients, void* token_gradients,
                         void* duration_gradients, const void* reserve) const = 0;
 };
+
+// Throws BAD_PARAM unless durationCount, durations, sigma and omega are as prnn_losses.h wants them for the type.
+void require_durations(const prnnDurationRNNTLossOptions_t& options);
 
 const DurationBackend& cpu_duration_backend();   // src/rnnt/cpu/
 const DurationBackend& cuda_duration_backend();  // src/rnnt/cuda/

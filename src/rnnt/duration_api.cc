@@ -12,24 +12,6 @@ const DurationBackend& backend_of(prnnHandle_t handle) {
   return handle->is_cpu() ? cpu_duration_backend() : cuda_duration_backend();
 }
 
-void check_durations(const prnnDurationRNNTLossOptions_t& o) {
-  const bool tdt = o.type == PRNN_DURATION_TDT;
-  require_in_range(o.durationCount, tdt ? 1 : 0, PRNN_MAX_DURATIONS, "durationCount");
-  bool advances = !tdt;
-  for (int64_t i = 0; i < o.durationCount; ++i) {
-    const int least = tdt ? 0 : 2;
-    if (o.durations[i] < least)
-      fail(PRNN_STATUS_BAD_PARAM, "durations[%" PRId64 "] is %d; it must be at least %d", i, o.durations[i], least);
-    for (int64_t j = 0; j < i; ++j) {
-      if (o.durations[i] == o.durations[j])
-        fail(PRNN_STATUS_BAD_PARAM, "durations[%" PRId64 "] and durations[%" PRId64 "] are both %d; they must differ",
-             j, i, o.durations[i]);
-    }
-    advances = advances || o.durations[i] > 0;
-  }
-  if (!advances) fail(PRNN_STATUS_BAD_PARAM, "durations has 0 alone; one must be at least 1, for blanks");
-}
-
 // The options with the strides that 0 stands for.
 prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
                                               const prnnDurationRNNTLossOptions_t* options) {
@@ -37,9 +19,18 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   prnnDurationRNNTLossOptions_t o = *options;
   require_known_type(o.dataType, "dataType");
   require_enumerator(o.type, {PRNN_DURATION_TDT, PRNN_DURATION_MULTI_BLANK}, "type");
+  require_enumerator(o.input, {PRNN_LOSS_LOGITS, PRNN_LOSS_GATHERED}, "input");
   require_sizes(o, std::numeric_limits<int>::max() - 1);
-  check_durations(o);
+  require_durations(o);
   const bool tdt = o.type == PRNN_DURATION_TDT;
+  if (!tdt && o.input != PRNN_LOSS_LOGITS)
+    fail(PRNN_STATUS_BAD_PARAM, "input is %s; it must be PRNN_LOSS_LOGITS with PRNN_DURATION_MULTI_BLANK",
+         name_of(o.input));
+  if (o.input == PRNN_LOSS_GATHERED) {
+    if (o.classes != 2)
+      fail(PRNN_STATUS_BAD_PARAM, "classes is %" PRId64 "; it must be 2 for PRNN_LOSS_GATHERED", o.classes);
+    o.blank = 0;
+  }
   require_in_range(o.blank, tdt ? 0 : o.durationCount, o.classes - 1, "blank");
   if (o.tokenStride == 0) o.tokenStride = o.classes;
   require_at_least(o.tokenStride, o.classes, "tokenStride");
@@ -48,10 +39,6 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   product_of_sizes({o.batch, o.maxFrames + o.maxTargets, o.maxTargets + 1});
   product_of_sizes({o.batch, o.maxFrames, o.maxTargets + 1, o.tokenStride});
   product_of_sizes({o.batch, o.maxFrames, o.maxTargets + 1, o.durationStride});
-  if (!std::isfinite(o.sigma)) fail(PRNN_STATUS_BAD_PARAM, "sigma is %g; it must be finite", o.sigma);
-  if (!(o.omega >= 0 && o.omega <= (tdt ? 1 : 0)))
-    fail(PRNN_STATUS_BAD_PARAM, "omega is %g; it must be 0%s", o.omega,
-         tdt ? " to 1" : " with PRNN_DURATION_MULTI_BLANK");
   require_gradient_options(o);
   require_reduction(o.reduction);
   backend.require_supported(o.dataType);
@@ -63,6 +50,7 @@ void check_contents(const DurationParams& p) {
   const prnnDurationRNNTLossOptions_t& o = p.options;
   require_lengths(p.frame_lengths, o.batch, 1, o.maxFrames, "frameLengths");
   require_lengths(p.target_lengths, o.batch, 0, o.maxTargets, "targetLengths");
+  if (o.input == PRNN_LOSS_GATHERED) return;
   const int64_t big_blanks = o.type == PRNN_DURATION_MULTI_BLANK ? o.durationCount : 0;
   for (int64_t blank = o.blank - big_blanks; blank <= o.blank; ++blank)
     require_targets(p.targets, PRNN_TARGETS_PADDED, p.target_lengths, o.batch, o.maxTargets, 0, o.classes, blank);
@@ -72,12 +60,12 @@ DurationParams checked_params(prnnHandle_t handle, const DurationBackend& backen
                               const prnnDurationRNNTLossOptions_t* options, const void* tokens, const void* durations,
                               const int* targets, const int* frame_lengths, const int* target_lengths) {
   const DurationParams params{
-      checked_options(backend, options), tokens, durations, targets, frame_lengths, target_lengths, nullptr, 0};
+      checked_options(backend, options), tokens, durations, targets, frame_lengths, target_lengths, nullptr};
   require_not_null(tokens, "tokenLogits");
   if (params.options.type == PRNN_DURATION_TDT) require_not_null(durations, "durationLogits");
   require_not_null(frame_lengths, "frameLengths");
   require_not_null(target_lengths, "targetLengths");
-  if (params.options.maxTargets > 0) require_not_null(targets, "targets");
+  if (params.options.input != PRNN_LOSS_GATHERED && params.options.maxTargets > 0) require_not_null(targets, "targets");
   require_aligned(type_size(params.options.dataType), {{tokens, "tokenLogits"}, {durations, "durationLogits"}});
   require_aligned(sizeof(int),
                   {{targets, "targets"}, {frame_lengths, "frameLengths"}, {target_lengths, "targetLengths"}});

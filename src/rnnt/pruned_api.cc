@@ -66,10 +66,9 @@ extern "C" prnnStatus_t prnnMutualInformation(prnnHandle_t handle, const prnnMut
     if (o.symbols > 0 && (pxGradients == nullptr) != (pyGradients == nullptr))
       fail(PRNN_STATUS_BAD_PARAM, "%s is NULL and the other is not; give both gradients or none",
            pxGradients ? "pyGradients" : "pxGradients");
-    require_space(workspace, workspaceSizeInBytes, backend.mutual_information_workspace_size(o).least, "workspace");
+    require_space(workspace, workspaceSizeInBytes, backend.mutual_information_workspace_size(o), "workspace");
     if (handle->is_cpu() && boundary) check_boundary(o, boundary);
-    backend.mutual_information(
-        handle, {o, px, py, boundary, scores, pxGradients, pyGradients, workspace, workspaceSizeInBytes});
+    backend.mutual_information(handle, {o, px, py, boundary, scores, pxGradients, pyGradients, workspace});
   });
 }
 

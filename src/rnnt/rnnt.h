@@ -5,7 +5,6 @@
 #include <cstddef>
 
 #include "core/handle.h"
-#include "core/workspace_size.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -19,7 +18,6 @@ struct RnntParams {
   const int* target_lengths;
   const int* range_begins;
   void* workspace;
-  size_t workspace_size;
 
   int64_t cells_per_frame() const {  // of the PADDED and PRUNED layouts
     return options.layout == PRNN_RNNT_PRUNED ? options.pruneRange : options.maxTargets + 1;
@@ -38,7 +36,6 @@ struct MutualInformationParams {
   void* px_gradients;
   void* py_gradients;
   void* workspace;
-  size_t workspace_size;
 };
 
 struct PruneRangesParams {
@@ -54,10 +51,10 @@ class RnntBackend {
  public:
   virtual ~RnntBackend() = default;
   virtual void require_supported(prnnDataType_t) const = 0;  // or throws NOT_SUPPORTED
-  virtual WorkspaceSize loss_workspace_size(const prnnRNNTLossOptions_t&) const = 0;
+  virtual size_t loss_workspace_size(const prnnRNNTLossOptions_t&) const = 0;
   virtual size_t loss_reserve_size(const prnnRNNTLossOptions_t&) const = 0;
-  virtual WorkspaceSize align_workspace_size(const prnnRNNTLossOptions_t&) const = 0;
-  virtual WorkspaceSize mutual_information_workspace_size(const prnnMutualInformationOptions_t&) const = 0;
+  virtual size_t align_workspace_size(const prnnRNNTLossOptions_t&) const = 0;
+  virtual size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t&) const = 0;
   // The costs, and unless NULL the gradients of their sum, for which there is a reserve. Memory that may fail to be
   // allocated is there before anything is written.
   virtual void loss(prnnHandle_t, const RnntParams&, void* costs, void* gradients, void* reserve) const = 0;

@@ -86,7 +86,7 @@ RnntParams checked_params(prnnHandle_t handle, const prnnRNNTLossOptions_t* opti
                                 {frame_lengths, "frameLengths"},
                                 {target_lengths, "targetLengths"},
                                 {range_begins, "rangeBegins"}});
-  RnntParams params{o, activations, targets, frame_lengths, target_lengths, range_begins, nullptr, 0};
+  RnntParams params{o, activations, targets, frame_lengths, target_lengths, range_begins, nullptr};
   if (handle->is_cpu()) check_contents(params);
   return params;
 }

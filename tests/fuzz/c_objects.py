@@ -36,6 +36,10 @@ LOSSES = {
         loss_case.JointOptions,
         ("GetJointRNNTLossWorkspaceSize", "GetJointRNNTLossReserveSize"),
     ),
+    "JointTDTLoss": (
+        loss_case.JointTdtOptions,
+        ("GetJointTDTLossWorkspaceSize", "GetJointTDTLossReserveSize"),
+    ),
     "MutualInformation": (loss_case.MutualInformationOptions, ("GetMutualInformationWorkspaceSize",)),
 }
 

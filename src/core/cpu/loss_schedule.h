@@ -8,23 +8,20 @@
 #include <cstdint>
 
 #include "core/cpu/threads.h"
-#include "core/workspace_size.h"
 
 namespace prnn {
 
 // Below about this many elements to read or states to compute, waking threads takes longer than the work.
 constexpr int64_t kWorkForThreads = 1 << 16;
 
-// How many sequences to work on at once, each with `slot_size` bytes of the workspace: as many as it holds, and no more
-// than there are sequences or threads.
-inline int64_t slots_in(size_t workspace_size, size_t slot_size, int64_t batch) {
-  return std::min({batch, static_cast<int64_t>(workspace_size / slot_size), INT64_C(0) + most_threads()});
-}
+// The most sequences that a call works on at once, each in a slot of its own in the workspace. It does not depend on
+// the number of OpenMP threads, which may change between the query of a workspace's size and the call.
+inline int64_t most_slots(int64_t batch) { return std::min<int64_t>(batch, processors()); }
 
-// The workspace that gives every thread a slot, and that of one.
-inline WorkspaceSize slots_size(size_t slot_size, int64_t batch) {
-  return {static_cast<size_t>(std::min<int64_t>(batch, most_threads())) * slot_size, slot_size};
-}
+inline size_t slots_size(size_t slot_size, int64_t batch) { return static_cast<size_t>(most_slots(batch)) * slot_size; }
+
+// The sequences that a call works on at once: no more than there are threads.
+inline int64_t slots_of_call(int64_t batch) { return std::min<int64_t>(most_slots(batch), most_threads()); }
 
 // For each sequence n: begin(n, slot), then fill(n, t, slot) for t = 0 .. frames(n) - 1, then finish(n, slot). A slot
 // is used by one sequence at a time. Where there are fewer slots than threads, the frames of a sequence are shared out.

@@ -57,6 +57,15 @@ int most_threads() {
 #endif
 }
 
+int processors() {
+#if defined(_OPENMP)
+  static const int count = omp_get_num_procs();
+  return count;
+#else
+  return 1;
+#endif
+}
+
 int region_threads(bool is_worth_more, int64_t most) {
   const int threads = is_worth_more ? static_cast<int>(std::min<int64_t>(most, most_threads())) : 1;
   if (threads > 1) own_threads();

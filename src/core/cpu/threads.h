@@ -47,6 +47,9 @@ class Team {
 // and they exist in the parent alone.
 int most_threads();
 
+// Processors that the process could use when this was first asked; one value for the life of the process.
+int processors();
+
 // The threads of an OpenMP region, for its num_threads(): at most `most`, and 1 unless the work is worth more.
 int region_threads(bool is_worth_more = true, int64_t most = INT64_MAX);
 

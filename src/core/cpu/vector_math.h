@@ -2,6 +2,8 @@
 // and 4 for double; NaN stays NaN, infinities give the limits.
 #pragma once
 
+#include <limits>
+
 #include "core/cpu/simd.h"
 
 namespace prnn {
@@ -73,12 +75,13 @@ PRNN_INLINE ExpParts<T> exp_parts(Vector<T> y) {
   return parts;
 }
 
-// 1 / (1 + exp(-x))
+// 1 / (1 + exp(-x)); 0 at -infinity, so that a gate times an infinite state is NaN there, as it is in torch.nn.
 template <class T>
 PRNN_INLINE Vector<T> sigmoid(Vector<T> x) {
   const ExpParts<T> e = exp_parts<T>(clamp<T>(-x, ExpConstants<T>::kExpLimit));
-  const Vector<T> one = broadcast(T(1));
-  return one / (one + fma(e.scale, e.value, e.scale));
+  const Vector<T> one = broadcast(T(1)), zero = {}, lowest = broadcast(std::numeric_limits<T>::lowest());
+  const Vector<T> value = one / (one + fma(e.scale, e.value, e.scale));
+  return x < lowest ? zero : value;
 }
 
 // tanh(x) = m / (m + 2) with m = exp(2 x) - 1, which keeps the relative accuracy near zero.

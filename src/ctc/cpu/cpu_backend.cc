@@ -12,13 +12,9 @@ class CpuCtcBackend : public CtcBackend {
     fail(PRNN_STATUS_NOT_SUPPORTED, "dataType is %s; on the CPU the losses take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
          name_of(type));
   }
-  WorkspaceSize loss_workspace_size(const prnnCTCLossOptions_t& o) const override {
-    return ctc_loss_workspace_size_cpu(o);
-  }
+  size_t loss_workspace_size(const prnnCTCLossOptions_t& o) const override { return ctc_loss_workspace_size_cpu(o); }
   size_t loss_reserve_size(const prnnCTCLossOptions_t& o) const override { return ctc_loss_reserve_size_cpu(o); }
-  WorkspaceSize align_workspace_size(const prnnCTCLossOptions_t& o) const override {
-    return ctc_align_workspace_size_cpu(o);
-  }
+  size_t align_workspace_size(const prnnCTCLossOptions_t& o) const override { return ctc_align_workspace_size_cpu(o); }
   void loss(prnnHandle_t, const CtcParams& params, void* costs, void* gradients, void* reserve) const override {
     run_ctc_loss_cpu(params, costs, gradients, reserve);
   }

@@ -71,7 +71,7 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
   const prnnCTCLossOptions_t& o = params.options;
   const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
-  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
+  const int64_t slots = slots_of_call(o.batch);
 #pragma omp parallel for schedule(static, 1) num_threads(region_threads(true, slots))
   for (int64_t i = 0; i < slots; ++i) {
     const Slot slot(o, static_cast<char*>(params.workspace) + i * slot_size);
@@ -84,7 +84,7 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
 
 }  // namespace
 
-WorkspaceSize ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
+size_t ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
   return slots_size(Slot::size(options), options.batch);
 }
 

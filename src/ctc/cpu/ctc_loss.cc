@@ -142,8 +142,7 @@ void forward(const CtcParams& params, const std::vector<int64_t>& offsets, void*
   const size_t slot_size = Slot::size(o);
   const auto slot_at = [&](int64_t slot) { return Slot(o, static_cast<char*>(params.workspace) + slot * slot_size); };
   for_each_sequence(
-      o.batch, slots_in(params.workspace_size, slot_size, o.batch), ctc_work(o), o.maxFrames,
-      [&](int64_t n) { return params.frame_lengths[n]; },
+      o.batch, slots_of_call(o.batch), ctc_work(o), o.maxFrames, [&](int64_t n) { return params.frame_lengths[n]; },
       [&](int64_t n, int64_t slot) {
         const int* targets = params.targets + offsets[n];
         const int64_t symbols = params.target_lengths[n];
@@ -236,7 +235,7 @@ double ctc_frame(const CtcParams& params, int64_t n, int64_t t, const int* targe
 template double ctc_frame<float>(const CtcParams&, int64_t, int64_t, const int*, int64_t, double*, float*);
 template double ctc_frame<double>(const CtcParams&, int64_t, int64_t, const int*, int64_t, double*, double*);
 
-WorkspaceSize ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
+size_t ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
   return slots_size(Slot::size(options), options.batch);
 }
 

@@ -9,9 +9,9 @@
 
 namespace prnn {
 
-WorkspaceSize ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options);
+size_t ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options);
 size_t ctc_loss_reserve_size_cpu(const prnnCTCLossOptions_t& options);
-WorkspaceSize ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options);
+size_t ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options);
 void run_ctc_loss_cpu(const CtcParams& params, void* costs, void* gradients, void* reserve);
 void run_ctc_loss_backward_cpu(const CtcParams& params, const void* cost_gradients, void* gradients,
                                const void* reserve);

@@ -61,7 +61,7 @@ class CudaCtcBackend final : public CtcBackend {
  public:
   void require_supported(prnnDataType_t) const override {}
 
-  WorkspaceSize loss_workspace_size(const prnnCTCLossOptions_t& o) const override {
+  size_t loss_workspace_size(const prnnCTCLossOptions_t& o) const override {
     Arena arena(nullptr);
     with_real(o.dataType, [&](auto real) { cut_workspace<decltype(real)>(o, arena, true); });
     return arena.size();
@@ -71,7 +71,7 @@ class CudaCtcBackend final : public CtcBackend {
     with_real(o.dataType, [&](auto real) { cut_reserve<decltype(real)>(o, arena); });
     return arena.size();
   }
-  WorkspaceSize align_workspace_size(const prnnCTCLossOptions_t& o) const override {
+  size_t align_workspace_size(const prnnCTCLossOptions_t& o) const override {
     Arena arena(nullptr);
     with_real(o.dataType, [&](auto real) { AlignWorkspace<decltype(real)>(o, arena); });
     return arena.size();

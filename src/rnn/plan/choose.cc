@@ -8,7 +8,6 @@
 #include "rnn/plan/projected.h"
 #include "rnn/plan/side_by_side.h"
 #include "rnn/plan/simt.h"
-#include "rnn/plan/tuned.h"
 #include "rnn/plan/wavefront.h"
 #include "rnn/plan/wgmma.h"
 
@@ -56,8 +55,6 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int d
                   ResidentShape* best) {
   const prnnRNNPlan_t& asked = pass == Pass::kBackward ? problem.backward_plan : problem.forward_plan;
   if (asked.engine != PRNN_ENGINE_BEST) return take_shape(row, problem, pass, directions, asked, best);
-  const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, pass);
-  if (tuned != nullptr && take_shape(row, problem, pass, directions, *tuned, best)) return true;
   return choose_cluster_shape(row, problem, pass, directions, best) ||
          choose_simt_shape(row, problem, pass, directions, best) ||
          choose_wgmma_shape(row, problem, pass, directions, best) ||

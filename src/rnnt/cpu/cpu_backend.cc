@@ -13,12 +13,10 @@ class CpuRnntBackend : public RnntBackend {
     fail(PRNN_STATUS_NOT_SUPPORTED, "dataType is %s; on the CPU the losses take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
          name_of(type));
   }
-  WorkspaceSize loss_workspace_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_lattices_size_cpu(o); }
+  size_t loss_workspace_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_lattices_size_cpu(o); }
   size_t loss_reserve_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_loss_reserve_size_cpu(o); }
-  WorkspaceSize align_workspace_size(const prnnRNNTLossOptions_t& o) const override {
-    return rnnt_lattices_size_cpu(o);
-  }
-  WorkspaceSize mutual_information_workspace_size(const prnnMutualInformationOptions_t& o) const override {
+  size_t align_workspace_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_lattices_size_cpu(o); }
+  size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& o) const override {
     return mutual_information_workspace_size_cpu(o);
   }
   void loss(prnnHandle_t, const RnntParams& params, void* costs, void* gradients, void* reserve) const override {

@@ -39,13 +39,15 @@ struct Batch {
   const T* tokens(int64_t cell) const { return static_cast<const T*>(params.tokens) + cell * o.tokenStride; }
   const T* durations(int64_t cell) const { return static_cast<const T*>(params.durations) + cell * o.durationStride; }
   // The symbol that (n, t, u)'s labels emit.
-  int64_t symbol(int64_t n, int64_t u) const { return params.targets[n * o.maxTargets + u]; }
+  int64_t symbol(int64_t n, int64_t u) const { return gathered() ? 1 : params.targets[n * o.maxTargets + u]; }
+  bool gathered() const { return o.input == PRNN_LOSS_GATHERED; }
   int64_t work(const DurationArcs& arcs) const { return params.cells() * (o.classes + 32 * arcs.count()); }
 };
 
-// A log-normaliser's two parts, kept in `norm`; returns their sum.
+// A log-normaliser's two parts, kept in `norm`; returns their sum. Of log-probabilities it is 0.
 template <class T>
-double normalise(const T* x, int64_t n, T* norm) {
+double normalise(const Batch<T>& batch, const T* x, int64_t n, T* norm) {
+  if (batch.gathered()) return norm[0] = norm[1] = 0;
   double log_sum;
   log_normaliser(loss_kernels(), x, n, &norm[0], &log_sum);
   norm[1] = static_cast<T>(log_sum);
@@ -62,9 +64,9 @@ void fill_frame(DurationLattice& lattice, const DurationArcs& arcs, const Batch<
     const T* tokens = batch.tokens(cell);
     T unused[4];
     T* norm = norms ? norms + u * (arcs.entries > 0 ? 4 : 2) : unused;
-    const double token_norm = normalise(tokens, batch.o.classes, norm);
+    const double token_norm = normalise(batch, tokens, batch.o.classes, norm);
     const T* durations = arcs.entries > 0 ? batch.durations(cell) : nullptr;
-    const double duration_norm = durations ? normalise(durations, arcs.entries, norm + 2) : 0;
+    const double duration_norm = durations ? normalise(batch, durations, arcs.entries, norm + 2) : 0;
     for (int i = 0; i < arcs.count(); ++i) {
       const DurationArc& arc = arcs.arc[i];
       double score = kMinusInfinity;
@@ -115,7 +117,7 @@ void forward(const DurationParams& params, void* costs, void* reserve_space) {
   const Batch<T> batch{params};
   const Reserve<T> reserve(params, arcs, reserve_space);
   const size_t slot_size = DurationLattice::scratch_size(o.maxFrames, o.maxTargets, arcs.count());
-  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
+  const int64_t slots = slots_of_call(o.batch);
   std::vector<DurationLattice> lattices;
   for (int64_t slot = 0; slot < slots; ++slot) {
     lattices.emplace_back(static_cast<char*>(params.workspace) + slot * slot_size, o.maxFrames, o.maxTargets,
@@ -185,7 +187,7 @@ void backward(const DurationParams& params, const void* given_gradients, void* t
         const T* share = reserve.shares + reserve.slots * cell;
         T total = 0;
         for (int i = 0; i <= arcs.blanks; ++i) total += share[i];
-        scale_softmax(batch.tokens(cell), o.classes, norm, total, tokens);
+        scale_softmax(batch.tokens(cell), o.classes, norm, batch.gathered() ? T(0) : total, tokens);
         if (u < batch.symbols(n)) tokens[batch.symbol(n, u)] -= share[0];
         for (int i = 0; i < arcs.blanks; ++i) tokens[o.blank - i] -= share[1 + i];
         limit(clamp, scale, o.classes, tokens);
@@ -193,7 +195,7 @@ void backward(const DurationParams& params, const void* given_gradients, void* t
         const T* entry_share = share + 1 + arcs.blanks;
         T entry_total = 0;
         for (int i = 0; i < arcs.entries; ++i) entry_total += entry_share[i];
-        scale_softmax(batch.durations(cell), arcs.entries, norm + 2, entry_total, durations);
+        scale_softmax(batch.durations(cell), arcs.entries, norm + 2, batch.gathered() ? T(0) : entry_total, durations);
         for (int i = 0; i < arcs.entries; ++i) durations[i] -= entry_share[i];
         limit(clamp, scale, arcs.entries, durations);
       }
@@ -204,7 +206,7 @@ void backward(const DurationParams& params, const void* given_gradients, void* t
 class CpuDurationBackend final : public DurationBackend {
  public:
   void require_supported(prnnDataType_t type) const override { cpu_rnnt_backend().require_supported(type); }
-  WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t& o) const override {
+  size_t workspace_size(const prnnDurationRNNTLossOptions_t& o) const override {
     return slots_size(DurationLattice::scratch_size(o.maxFrames, o.maxTargets, DurationArcs(o).count()), o.batch);
   }
   size_t reserve_size(const prnnDurationRNNTLossOptions_t& o) const override {

@@ -19,7 +19,7 @@ void run(const MutualInformationParams& params) {
   const bool regular = o.type == PRNN_RNNT_REGULAR;
   const int64_t columns = px_columns(o);
   const size_t slot_size = Lattice::scratch_size(max_steps(o), o.symbols + 1);
-  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
+  const int64_t slots = slots_of_call(o.batch);
 
 #pragma omp parallel for schedule(static, 1) num_threads(region_threads(true, slots))
   for (int64_t slot = 0; slot < slots; ++slot) {
@@ -67,7 +67,7 @@ void run(const MutualInformationParams& params) {
 
 }  // namespace
 
-WorkspaceSize mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options) {
+size_t mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options) {
   return slots_size(Lattice::scratch_size(max_steps(options), options.symbols + 1), options.batch);
 }
 

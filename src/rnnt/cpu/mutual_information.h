@@ -5,7 +5,7 @@
 
 namespace prnn {
 
-WorkspaceSize mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options);
+size_t mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options);
 void run_mutual_information_cpu(const MutualInformationParams& params);
 void run_prune_ranges_cpu(const PruneRangesParams& params);
 

@@ -29,7 +29,7 @@ std::vector<RnntSequence> rnnt_sequences(const RnntParams& params) {
 std::vector<Lattice> rnnt_lattices(const RnntParams& params) {
   const prnnRNNTLossOptions_t& o = params.options;
   const size_t slot_size = Lattice::scratch_size(max_steps(o), max_width(o));
-  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
+  const int64_t slots = slots_of_call(o.batch);
   std::vector<Lattice> lattices;
   for (int64_t slot = 0; slot < slots; ++slot) {
     lattices.emplace_back(static_cast<char*>(params.workspace) + slot * slot_size, max_steps(o), max_width(o));

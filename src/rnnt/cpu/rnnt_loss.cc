@@ -126,7 +126,7 @@ size_t rnnt_loss_reserve_size_cpu(const prnnRNNTLossOptions_t& options) {
   return element * static_cast<size_t>(params.rows()) * (options.input == PRNN_LOSS_LOGITS ? 4 : 2);
 }
 
-WorkspaceSize rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options) {
+size_t rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options) {
   return slots_size(Lattice::scratch_size(max_steps(options), max_width(options)), options.batch);
 }
 

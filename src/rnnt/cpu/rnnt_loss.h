@@ -5,7 +5,7 @@
 
 namespace prnn {
 
-WorkspaceSize rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options);  // workspace of a loss or an alignment
+size_t rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options);  // workspace of a loss or an alignment
 size_t rnnt_loss_reserve_size_cpu(const prnnRNNTLossOptions_t& options);
 void run_rnnt_loss_cpu(const RnntParams& params, void* costs, void* gradients, void* reserve);
 void run_rnnt_loss_backward_cpu(const RnntParams& params, const void* cost_gradients, void* gradients,

@@ -11,6 +11,7 @@
 
 #include "core/cuda/scaled.h"
 #include "core/reduce_costs.h"
+#include "rnnt/cuda/lattice.h"
 #include "rnnt/duration.h"
 
 namespace prnn::duration_cuda {
@@ -24,7 +25,7 @@ struct Problem {
   prnnDataType_t type;
   int64_t batch, max_frames, max_targets, classes, token_stride, duration_stride;
   int blank, big_blanks;
-  bool zero_infinity;
+  bool gathered, zero_infinity;
   double fast_emit, clamp;
   const void *tokens, *durations;
   const int *targets, *frame_lengths, *target_lengths;
@@ -40,10 +41,7 @@ struct Problem {
   constexpr int64_t record_size() const { return (arcs.slots() + kSums + 3) / 4 * 4; }
 };
 
-// A sequence's T_n and U_n; frames is 0 if they or its symbols are out of range.
-struct Sequence {
-  int frames, targets;
-};
+using rnnt_cuda::Sequence;
 
 // Arrays of one call; Real is double for PRNN_DATA_DOUBLE and float for all other types. L is arcs.lattices.
 template <class Real>

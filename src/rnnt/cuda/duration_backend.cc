@@ -1,9 +1,8 @@
 // The backend of CUDA handles for TDT and multi-blank: cuts workspace and reserve space into arrays and enqueues the
 // kernels.
-#include "core/cuda/arena.h"
 #include "core/cuda/reduce_costs.h"
 #include "core/with_real.h"
-#include "rnnt/cuda/duration.h"
+#include "rnnt/cuda/duration_arrays.h"
 
 namespace prnn {
 namespace duration_cuda {
@@ -19,6 +18,7 @@ Problem::Problem(const DurationParams& params) : arcs(params.options) {
   duration_stride = o.durationStride;
   blank = static_cast<int>(o.blank);
   big_blanks = o.type == PRNN_DURATION_MULTI_BLANK ? static_cast<int>(o.durationCount) : 0;
+  gathered = o.input == PRNN_LOSS_GATHERED;
   zero_infinity = o.zeroInfinity != 0;
   fast_emit = o.fastEmitLambda;
   clamp = o.clamp;
@@ -45,33 +45,16 @@ Problem problem_of(const prnnDurationRNNTLossOptions_t& options) {
 template <class Real>
 Lattices<Real> cut_workspace(const Problem& problem, Arena& arena, bool with_beta) {
   Lattices<Real> lattices{};
-  const int64_t count = problem.arcs.lattices;
-  lattices.sequences = arena.take<Sequence>(problem.batch);
-  lattices.totals = arena.take<Scaled<Real>>(count * problem.batch);
-  lattices.scores = arena.take<Real>(problem.arcs.count() * problem.nodes());
-  lattices.alpha = arena.take<Scaled<Real>>(count * problem.nodes());
-  if (with_beta) lattices.beta = arena.take<Scaled<Real>>(count * problem.nodes());
+  take_scores(problem, arena, lattices);
+  take_sums(problem, arena, with_beta, lattices);
   return lattices;
 }
-
-template <class Real>
-struct Reserve {
-  Sequence* sequences;
-  Shares<Real> shares;
-
-  Reserve(const Problem& problem, Arena& arena) {
-    sequences = arena.take<Sequence>(problem.batch);
-    shares.records = arena.take<Real>(problem.record_size() * problem.cells());
-    shares.token_normalisers = arena.take<Real>(problem.cells());
-    shares.duration_normalisers = problem.arcs.entries > 0 ? arena.take<Real>(problem.cells()) : nullptr;
-  }
-};
 
 class CudaDurationBackend final : public DurationBackend {
  public:
   void require_supported(prnnDataType_t) const override {}
 
-  WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t& options) const override {
+  size_t workspace_size(const prnnDurationRNNTLossOptions_t& options) const override {
     const Problem problem = problem_of(options);
     Arena arena(nullptr);
     with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, true); });

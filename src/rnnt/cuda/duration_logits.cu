@@ -28,9 +28,10 @@ __global__ void __launch_bounds__(kRowThreads)
   const Element* durations = static_cast<const Element*>(p.durations) + index * p.duration_stride;
   const int entries = p.arcs.entries;
   const Durations<Shape> few(durations, real ? entries : 0, lane, [](int i) { return i; });
-  const Real token_norm = row_log_sum_exp<Shape>(tokens, real ? static_cast<int>(p.classes) : 0, lane);
+  Real token_norm = row_log_sum_exp<Shape>(tokens, real ? static_cast<int>(p.classes) : 0, lane);
   const Real shift = shift_of(group_max<kGroup>(few.highest(static_cast<Real>(kNever))));
-  const Real duration_norm = shift + log(group_sum<kGroup>(few.sum_exp(shift)));
+  Real duration_norm = shift + log(group_sum<kGroup>(few.sum_exp(shift)));
+  if (p.gathered) token_norm = duration_norm = 0;
   if (!real) return;
   if (lane == 0 && shares.token_normalisers) {
     shares.token_normalisers[index] = token_norm;
@@ -41,7 +42,9 @@ __global__ void __launch_bounds__(kRowThreads)
     const DurationArc arc = arcs[i];
     Real score = static_cast<Real>(kNever);
     if (DurationArcs::leads_on(arc, cell.t, cell.u, cell.sequence.frames, cell.sequence.targets)) {
-      const int token = arc.label() ? p.targets[cell.n * p.max_targets + cell.u] : p.blank - arc.blank;
+      const int token = !arc.label() ? p.blank - arc.blank
+                        : p.gathered ? 1
+                                     : p.targets[cell.n * p.max_targets + cell.u];
       score = to_real(tokens[token]) - token_norm - static_cast<Real>(arc.sigma);
       if (arc.entry >= 0) score += to_real(durations[arc.entry]) - duration_norm;
     }
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     entry_total = record[1];
     token_norm = shares.token_normalisers[index];
     if (entries > 0) duration_norm = shares.duration_normalisers[index];
-    if (cell.u < cell.sequence.targets) symbol = p.targets[cell.n * p.max_targets + cell.u];
+    if (cell.u < cell.sequence.targets) symbol = p.gathered ? 1 : p.targets[cell.n * p.max_targets + cell.u];
     limits.scale = cost_gradients(cell.n);
   }
   // Softmax times zero is not zero where the softmax is NaN: a cell without probability, padding above all, is not
@@ -91,7 +94,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const auto gradient = [&](int v, Real x) {
     Real value = 0;
     if (reads) {
-      value = token_total * fast_exp(x - token_norm);
+      value = p.gathered ? 0 : token_total * fast_exp(x - token_norm);
       if (v == symbol) value -= slots[0];
       const unsigned blank = last_blank - v;
       if (blank < static_cast<unsigned>(blanks)) value -= slots[1 + blank];
@@ -109,7 +112,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     const int at = lane + i * kGroup;
     if (at >= entries) continue;
     Real value = 0;
-    if (reads_entries) value = entry_total * fast_exp(few.held[i] - duration_norm) - slots[1 + blanks + at];
+    if (reads_entries)
+      value = (p.gathered ? 0 : entry_total * fast_exp(few.held[i] - duration_norm)) - slots[1 + blanks + at];
     from_real(duration_gradients[at], limits(value));
   }
 }

@@ -26,12 +26,12 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(const __grid_const
   if (n >= p.batch) return;
   const int lane = threadIdx.x & 31, frames = p.frame_lengths[n], targets = p.target_lengths[n];
   bool valid = frames >= 1 && frames <= p.max_frames && targets >= 0 && targets <= p.max_targets;
-  for (int u = lane; valid && u < targets; u += 32) {
+  for (int u = lane; valid && !p.gathered && u < targets; u += 32) {
     const int symbol = p.targets[n * p.max_targets + u];
     valid = symbol >= 0 && symbol < p.classes && (symbol > p.blank || symbol < p.blank - p.big_blanks);
   }
   valid = __all_sync(~0u, valid);
-  if (lane == 0) sequences[n] = valid ? Sequence{frames, targets} : Sequence{0, 0};
+  if (lane == 0) sequences[n] = {0, n * p.max_targets, valid ? frames : 0, valid ? targets : 0};
 }
 
 // value = *at if `wanted`; else it stays. As one predicated instruction: the compiler may make a branch of an `if`,

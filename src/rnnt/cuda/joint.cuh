@@ -135,11 +135,23 @@ __device__ __forceinline__ int64_t row_of(const Problem& p, const Sequence& s, c
   return rows.first + cell.u - rows.begin;
 }
 
+// The row of a cell in arrays that are kept for the backward pass: those of TDT have rows of padding, too.
+__device__ __forceinline__ int64_t kept_row(const Chunk& chunk, const Sequence& s, const Cell& cell) {
+  const Problem& p = chunk.problem;
+  if (chunk.joint.tokens < chunk.joint.classes) return (cell.n * p.maxFrames + cell.t) * p.width() + cell.u;
+  return row_of(p, s, cell);
+}
+
 // Of a real cell.
-__device__ __forceinline__ Emission find_emission(const Problem& p, const Sequence* sequences, const Cell& cell) {
-  const Sequence s = sequences[cell.n];
-  return {lattice_index(p, cell), row_of(p, s, cell), cell.u < s.targets ? p.targets[s.target_begin + cell.u] : -1,
-          cell.t, s.frames};
+__device__ __forceinline__ Emission find_emission(const Chunk& chunk, const Cell& cell) {
+  const Problem& p = chunk.problem;
+  const Sequence s = chunk.sequences[cell.n];
+  return {lattice_index(p, cell),
+          kept_row(chunk, s, cell),
+          cell.u < s.targets ? p.targets[s.target_begin + cell.u] : -1,
+          cell.t,
+          cell.u,
+          s.frames};
 }
 
 // From the logits of blank and label to the arcs. `label` is not read where there is none.
@@ -155,22 +167,70 @@ __device__ __forceinline__ void write_emission(const Problem& p, const Emission&
   if (normalisers) normalisers[cell.row] = normaliser;
 }
 
-template <class Real>
-__device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequences, const CostShares<Real>& made_of,
-                                        Real scale, const Cell& cell) {
-  CellShares<Real> result{0, 0, 0, 0, -1};
-  if (!cell.real) return result;
-  const Sequence s = sequences[cell.n];
-  const int64_t row = row_of(p, s, cell);
-  const Arcs<Real> arcs = made_of.shares.arcs[row];
-  result.blank = arcs.blank;
-  if (cell.u < s.targets) {
-    result.label = arcs.label * static_cast<Real>(1 + p.fastEmitLambda);
-    result.label_at = p.targets[s.target_begin + cell.u];
+// From the logits of blank and label and duration(0) .. to the scores of TDT's arcs, of which a group of `lanes` lanes
+// each writes its own.
+template <class Real, class Duration>
+__device__ __forceinline__ void write_scores(const Problem& p, const DurationHead<Real>& head, const Emission& cell,
+                                             Real blank, Real label, Real normaliser, int lane, int lanes,
+                                             const Duration& duration) {
+  Real highest = static_cast<Real>(kNever), sum = 0;
+  for (int i = 0; i < head.entries; ++i) highest = max(highest, duration(i));
+  const Real shift = highest == static_cast<Real>(kNever) ? Real(0) : highest;
+  for (int i = 0; i < head.entries; ++i) sum += fast_exp(duration(i) - shift);
+  const Real duration_normaliser = shift + log(sum);
+  if (lane == 0 && head.shares.token_normalisers) {
+    head.shares.token_normalisers[cell.row] = normaliser;
+    head.shares.duration_normalisers[cell.row] = duration_normaliser;
   }
-  result.normaliser = made_of.shares.normalisers[row];
+  const int count = head.arcs.count(), ended = cell.label < 0;
+  for (int i = lane; i < count; i += lanes) {
+    const DurationArc& arc = head.arcs.arc[i];
+    Real score = static_cast<Real>(kNever);
+    if (DurationArcs::leads_on(arc, cell.t, ended, cell.frames, 1)) {
+      score = (arc.label() ? label : blank) - normaliser - static_cast<Real>(arc.sigma);
+      if (arc.entry >= 0) score += duration(arc.entry) - duration_normaliser;
+    }
+    head.scores[(cell.arcs - cell.u) * count + i * p.width() + cell.u] = score;
+  }
+}
+
+// The gradient of a duration logit but for limit and scale. Softmax times zero is not zero where the softmax is NaN.
+template <class Real>
+__device__ __forceinline__ Real duration_gradient(const DurationHead<Real>& head, int64_t row, int entry, Real logit) {
+  const Real* record = head.shares.records + row * head.record_size;
+  const Real total = record[1];
+  if (total == 0) return 0;
+  return total * fast_exp(logit - head.shares.duration_normalisers[row]) -
+         record[duration_cuda::kSums + head.arcs.slots() - head.entries + entry];
+}
+
+template <class Real>
+__device__ CellShares<Real> cell_shares(const Chunk& chunk, const CostShares<Real>& made_of, const Cell& cell) {
+  CellShares<Real> result{0, 0, 0, 0, 0, -1};
+  if (!cell.real) return result;
+  const Problem& p = chunk.problem;
+  const Sequence s = chunk.sequences[cell.n];
+  const int64_t row = result.row = kept_row(chunk, s, cell);
+  if (cell.u < s.targets) result.label_at = p.targets[s.target_begin + cell.u];
+  if (const Real* records = made_of.weights.records) {
+    const Real* slots = records + row * made_of.weights.record_size + duration_cuda::kSums;
+    result.label = slots[0];
+    result.blank = slots[1];
+  } else {
+    const Arcs<Real> arcs = made_of.weights.arcs[row];
+    result.blank = arcs.blank;
+    if (cell.u < s.targets) result.label = arcs.label * static_cast<Real>(1 + p.fastEmitLambda);
+  }
+  const Real scale = static_cast<Real>(chunk.scales->gradient);
+  result.normaliser = made_of.normalisers[row];
   result.scale = scale * (made_of.cost_gradients ? made_of.cost_gradients[cell.n] : Real(1));
   return result;
+}
+
+// What is not a number stays none.
+template <class Real>
+__device__ __forceinline__ Real limited(Real gradient, Real limit) {
+  return gradient > limit ? limit : gradient < -limit ? -limit : gradient;
 }
 
 // The gradient of the logit of class v. Softmax times zero is not zero where the softmax is NaN: `cell` has
@@ -181,8 +241,7 @@ __device__ __forceinline__ Real logit_gradient(const CellShares<Real>& cell, Rea
   Real gradient = (cell.blank + cell.label) * fast_exp(logit - cell.normaliser);
   if (v == blank) gradient -= cell.blank;
   if (v == cell.label_at) gradient -= cell.label;
-  gradient = gradient > limit ? limit : gradient < -limit ? -limit : gradient;  // NaN stays NaN
-  return gradient * cell.scale;
+  return limited(gradient, limit) * cell.scale;
 }
 
 template <class Real>

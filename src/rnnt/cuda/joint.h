@@ -1,4 +1,4 @@
-// RNN-T with its joiner on a GPU: the kernels around the matrix products of one chunk of lattice cells.
+// RNN-T and TDT with their joiner on a GPU: the kernels around the matrix products of one chunk of lattice cells.
 // docs/joint_rnnt_loss.md tells the whole way of the data.
 //
 // Which cells are computed say Frames; they are numbered in that order. A chunk is `count` cells from `first` on; what
@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rnnt/cuda/duration.h"
 #include "rnnt/cuda/lattice.h"
 
 namespace prnn::rnnt_cuda {
@@ -73,10 +74,11 @@ struct Scales {
 };
 
 // The joiner's sizes and inputs; device pointers. Matrices have rows of padded_size or padded_classes elements, zeros
-// (bias: minus infinity) in the padding, so that products are aligned.
+// in the padding, so that products are aligned. `tokens` of the classes have a softmax: all of RNN-T; of TDT the
+// duration logits follow. What has no part in that softmax has a bias of minus infinity.
 struct Joint {
   prnnJointActivation_t activation;
-  int64_t size, classes, padded_size, padded_classes;
+  int64_t size, classes, tokens, padded_size, padded_classes;
   const void *encoder, *predictor, *weight, *bias;
   uint32_t drop_below;  // an element is dropped if its random number is below
   float keep_scale;     // 1 / (1 - dropout)
@@ -100,11 +102,32 @@ struct Chunk {
   int64_t first, count;
 };
 
-// All cells of the sequences and, with `shares`, of those the ones which a path takes with a probability above
-// `least`, with what lies between them in a frame.
+// With which probability paths go through cells: of RNN-T by its arcs, a row each, of TDT by its share records, of
+// which also padding has one.
 template <class Real>
-void run_frames(const Problem& problem, const Sequence* sequences, const Arcs<Real>* shares, Real least,
+struct CellWeights {
+  const Arcs<Real>* arcs = nullptr;
+  const Real* records = nullptr;
+  int64_t record_size = 0;
+};
+
+// All cells of the sequences and, unless `weights` are none, of those the ones which a path takes with a probability
+// above `least`, with what lies between them in a frame.
+template <class Real>
+void run_frames(const Problem& problem, const Sequence* sequences, const CellWeights<Real>& weights, Real least,
                 const Frames& frames, cudaStream_t stream);
+
+// What TDT has beyond RNN-T in the emissions and the gradients of a chunk.
+template <class Real>
+struct DurationHead {
+  int entries = 0;  // duration logits, the classes from `first` on; 0: RNN-T
+  int first = 0;
+  const Real* bias = nullptr;  // {entries}; NULL: zeros
+  DurationArcs arcs{{}};
+  Real* scores = nullptr;                // of duration_cuda::Lattices; emissions alone
+  duration_cuda::Shares<Real> shares{};  // emissions write the normalisers unless NULL, gradients read them and records
+  int64_t record_size = 0;
+};
 
 // The output layer as the products take it.
 template <class Form>
@@ -130,24 +153,26 @@ void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights
 // A chunk's matrices lie in rows (for cuBLAS) or in tiles (for run_tile_products); what says kTiled is for either.
 constexpr int kTileRows = 128, kTileBytes = 128;
 
-// Where a cell's arcs and its normaliser go, and what the arcs are made of. label: -1 after the last target. arcs: -1
-// for what is no cell.
+// Where a cell's arcs and its normaliser go, and what the arcs are made of. arcs: the cell's node in the lattice, -1
+// for what is no cell. row: of arrays kept for the backward pass. label: -1 after the last target.
 struct Emission {
   int64_t arcs, row;
-  int label, t, frames;
+  int label, t, u, frames;
 };
 
-// A cell's part in the gradients of its logits.
+// A cell's part in the gradients of its logits. row: as of an Emission.
 template <class Real>
 struct CellShares {
+  int64_t row;
   Real blank, label, normaliser, scale;
   int label_at;
 };
 
-// What the gradients of logits are made of.
+// What the gradients of logits are made of. Of TDT the records take the place of the arcs.
 template <class Real>
 struct CostShares {
-  Shares<Real> shares;
+  CellWeights<Real> weights;
+  const Real* normalisers;     // of the tokens
   const Real* cost_gradients;  // NULL: ones
 };
 
@@ -166,14 +191,20 @@ template <class Form, bool kTiled>
 void run_activations(const Chunk& chunk, typename Form::Matrix* activations,
                      const CellRecords<typename Form::Real>& records, cudaStream_t stream);
 
-// From products {count, padded_classes} to arcs, and normalisers unless NULL, as run_emissions(). bias: padded with
-// minus infinity.
+// Where emissions go: of RNN-T to arcs, and normalisers unless NULL; of TDT to what `head` has.
+template <class Real>
+struct EmissionsOut {
+  Arcs<Real>* arcs;
+  Real* normalisers;
+  DurationHead<Real> head;
+};
+
+// From products {count, padded_classes}. bias: padded with minus infinity.
 template <class Form>
 struct JointEmissions {
   const typename Form::Logit* products;
   const typename Form::Real* bias;
-  Arcs<typename Form::Real>* arcs;
-  typename Form::Real* normalisers;
+  EmissionsOut<typename Form::Real> out;
 };
 template <class Form>
 void run_joint_emissions(const Chunk& chunk, const JointEmissions<Form>& emissions, cudaStream_t stream);
@@ -183,6 +214,7 @@ void run_joint_emissions(const Chunk& chunk, const JointEmissions<Form>& emissio
 template <class Form>
 struct LogitGradients {
   CostShares<typename Form::Real> made_of;
+  DurationHead<typename Form::Real> head;
   const typename Form::Logit* products;
   const typename Form::Real* bias;
   typename Form::Matrix* gradients;
@@ -233,14 +265,13 @@ int64_t tile_splits(const Joint& joint);
 template <class Form>
 void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeights<Form>& weights, cudaStream_t stream);
 
-// From the activations of a chunk to arcs, and normalisers unless NULL. `blocks`: one a multiprocessor.
+// From the activations of a chunk to its emissions. `blocks`: one a multiprocessor.
 template <class Form>
 struct TileEmissions {
   TileWeights<Form> weights;
   const typename Form::Matrix* activations;
   const Emission* emissions;
-  Arcs<float>* arcs;
-  float* normalisers;
+  EmissionsOut<float> out;
 };
 template <class Form>
 void run_tile_emissions(const Chunk& chunk, const TileEmissions<Form>& emissions, int blocks, cudaStream_t stream);
@@ -248,7 +279,7 @@ void run_tile_emissions(const Chunk& chunk, const TileEmissions<Form>& emissions
 // From the activations of a chunk to everything else of it; adds to the sums.
 template <class Form>
 void run_tile_products(const Chunk& chunk, const TileWeights<Form>& weights, const Tiles<Form>& tiles,
-                       const TileSums& sums, int blocks, cudaStream_t stream);
+                       const DurationHead<float>& head, const TileSums& sums, int blocks, cudaStream_t stream);
 
 // As run_input_gradients().
 template <class Form>

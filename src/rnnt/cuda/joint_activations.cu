@@ -80,7 +80,7 @@ __global__ void weights_kernel(Joint joint, const Scales* scales, Weights<Form> 
   }
   if (threadIdx.x == 0) {
     const auto* bias = static_cast<const Real*>(joint.bias);
-    out.bias[v] = v >= joint.classes ? static_cast<Real>(kNever) : bias ? bias[v] : Real(0);
+    out.bias[v] = v >= joint.tokens ? static_cast<Real>(kNever) : bias ? bias[v] : Real(0);
   }
 }
 
@@ -160,9 +160,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 
       if (at == 0) frames.chunk[0] = encoder_rows[threadIdx.x];
       if (at == min(count, left) - 1) frames.chunk[1] = encoder_rows[threadIdx.x];
       if (records.emissions)
-        records.emissions[at] = own.real ? find_emission(p, chunk.sequences, own) : Emission{-1, 0, -1, 0, 0};
-      if (records.cells)
-        records.cells[at] = cell_shares(p, chunk.sequences, records.made_of, Real(scales->gradient), own);
+        records.emissions[at] = own.real ? find_emission(chunk, own) : Emission{-1, 0, -1, 0, 0, 0};
+      if (records.cells) records.cells[at] = cell_shares(chunk, records.made_of, own);
     }
   }
   const int rows = static_cast<int>(count - base < kBlockRows ? count - base : kBlockRows);

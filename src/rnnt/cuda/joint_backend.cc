@@ -1,13 +1,15 @@
-// RNN-T with its joiner on CUDA handles: cuts the workspace into arrays and enqueues kernels and products, a chunk of
-// lattice cells at a time.
+// RNN-T and TDT with their joiner on CUDA handles: cuts the workspace into arrays and enqueues kernels and products, a
+// chunk of lattice cells at a time.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/cuda/cublas.h"
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
 #include "rnnt/cuda/arrays.h"
+#include "rnnt/cuda/duration_arrays.h"
 #include "rnnt/cuda/joint.h"
 #include "rnnt/joint.h"
 
@@ -23,7 +25,7 @@ constexpr int64_t kLeastChunk = 1024;
 constexpr float kLeastShare = 1.0f / (1 << 30);
 
 Problem make_problem(const JointParams& params) {
-  const prnnJointRNNTLossOptions_t& o = params.options;
+  const JointOptions& o = params.options;
   prnnRNNTLossOptions_t lattice{};
   lattice.dataType = o.dataType;
   lattice.input = PRNN_LOSS_LOGITS;
@@ -45,13 +47,14 @@ Problem make_problem(const JointParams& params) {
 }
 
 Joint make_joint(const JointParams& params) {
-  const prnnJointRNNTLossOptions_t& o = params.options;
+  const JointOptions& o = params.options;
   Joint joint{};
   joint.activation = o.activation;
   joint.size = o.joinerSize;
-  joint.classes = o.classes;
+  joint.classes = o.rows_of_weight();
+  joint.tokens = o.classes;
   joint.padded_size = (o.joinerSize + 7) / 8 * 8;
-  joint.padded_classes = (o.classes + 7) / 8 * 8;
+  joint.padded_classes = (joint.classes + 7) / 8 * 8;
   joint.encoder = params.encoder;
   joint.predictor = params.predictor;
   joint.weight = params.weight;
@@ -64,7 +67,7 @@ Joint make_joint(const JointParams& params) {
 
 // Calls function(Form()) with the form of the products.
 template <class Function>
-auto with_form(const prnnJointRNNTLossOptions_t& options, Function&& function) {
+auto with_form(const JointOptions& options, Function&& function) {
   switch (options.dataType) {
     case PRNN_DATA_DOUBLE: return function(DoubleForm());
     case PRNN_DATA_HALF: return function(HalfForm());
@@ -84,6 +87,90 @@ template <class Form>
 constexpr bool kTiles = sizeof(typename Form::Matrix) == 2;
 bool has_tiles(prnnHandle_t handle) { return cuda_state(*handle).row.has_wgmma; }
 
+// The lattice of a call, that of RNN-T or that of TDT: its arrays in workspace and reserve space, and its kernels.
+template <class Real>
+class CallLattice {
+ public:
+  CallLattice(const JointParams& params, const Problem& problem) : problem_(problem) {
+    const JointOptions& o = params.options;
+    if (!o.is_tdt()) return;
+    DurationParams durations{};
+    durations.options = o.durations;
+    tdt_.emplace(durations);
+    head_.entries = tdt_->arcs.entries;
+    head_.first = static_cast<int>(o.classes);
+    if (params.bias) head_.bias = static_cast<const Real*>(params.bias) + o.classes;
+    head_.arcs = tdt_->arcs;
+    head_.record_size = tdt_->record_size();
+  }
+
+  // What the emissions fill.
+  void take(Arena& arena) {
+    if (tdt_) {
+      take_scores(*tdt_, arena, durations_);
+      lattice_.sequences = durations_.sequences;
+      return;
+    }
+    lattice_.sequences = arena.take<Sequence>(problem_.batch);
+    lattice_.totals = arena.take<Scaled<Real>>(problem_.batch);
+    lattice_.arcs = arena.take<Arcs<Real>>(problem_.lattice_cells());
+  }
+  // What the recursion needs besides.
+  void take_sums(Arena& arena, bool with_beta) {
+    if (tdt_) return duration_cuda::take_sums(*tdt_, arena, with_beta, durations_);
+    lattice_.alpha = arena.take<Scaled<Real>>(problem_.lattice_cells());
+    if (with_beta) lattice_.beta = arena.take<Scaled<Real>>(problem_.lattice_cells());
+  }
+  // What the backward pass needs.
+  void take_reserve(Arena& arena) {
+    if (tdt_) {
+      const duration_cuda::Reserve<Real> reserve(*tdt_, arena);
+      durations_.sequences = lattice_.sequences = reserve.sequences;
+      head_.shares = reserve.shares;
+      return;
+    }
+    const Reserve<Real> reserve(problem_, arena);
+    lattice_.sequences = reserve.sequences;
+    shares_ = reserve.shares;
+  }
+
+  Sequence* sequences() const { return lattice_.sequences; }
+  const DurationHead<Real>& head() const { return head_; }
+  EmissionsOut<Real> emissions() const {
+    EmissionsOut<Real> out{lattice_.arcs, shares_.normalisers, head_};
+    out.head.scores = durations_.scores;
+    return out;
+  }
+  CellWeights<Real> weights() const { return {shares_.arcs, head_.shares.records, head_.record_size}; }
+  CostShares<Real> shares(const void* cost_gradients) const {
+    return {weights(), tdt_ ? head_.shares.token_normalisers : shares_.normalisers,
+            static_cast<const Real*>(cost_gradients)};
+  }
+
+  // Before the emissions.
+  void prepare(cudaStream_t stream) const {
+    if (!tdt_) run_prune(problem_, lattice_, stream);
+  }
+  // After them: the costs, and with a reserve space what it is for.
+  void run(void* costs, cudaStream_t stream) const {
+    if (tdt_) {
+      duration_cuda::run_recursion(*tdt_, durations_, static_cast<Real*>(costs), stream);
+      if (durations_.beta) duration_cuda::run_shares(*tdt_, durations_, head_.shares.records, {}, stream);
+      return;
+    }
+    run_recursion(problem_, lattice_, static_cast<Real*>(costs), stream);
+    if (lattice_.beta) run_shares(problem_, lattice_, shares_.arcs, {}, stream);
+  }
+
+ private:
+  Problem problem_;
+  Lattice<Real> lattice_{};
+  Shares<Real> shares_{};
+  std::optional<duration_cuda::Problem> tdt_;
+  duration_cuda::Lattices<Real> durations_{};
+  DurationHead<Real> head_;
+};
+
 // One call: its sizes and, from the workspace on, its arrays. Made with NULL pointers it only counts.
 template <class Form>
 struct Call {
@@ -93,6 +180,7 @@ struct Call {
 
   Problem problem;
   Joint joint;
+  CallLattice<Real> lattice;
   int64_t cells, chunk;
   Arena workspace;
   Scales* scales;
@@ -100,12 +188,16 @@ struct Call {
   Frames frames;
 
   explicit Call(const JointParams& params)
-      : problem(make_problem(params)), joint(make_joint(params)), workspace(params.workspace) {
+      : problem(make_problem(params)),
+        joint(make_joint(params)),
+        lattice(params, problem),
+        workspace(params.workspace) {
     cells = problem.activation_cells();
     chunk = params.options.chunkCells;
     if (chunk == 0) {
-      constexpr int64_t kLogits = sizeof(Element) == 2 ? 2 * kChunkLogits : kChunkLogits;
-      chunk = std::max(kLogits / joint.padded_classes, kLeastChunk);
+      // TDT's classes are mostly many, with which the output layer's sums take memory enough.
+      const int64_t logits = sizeof(Element) == 2 && !params.options.is_tdt() ? 2 * kChunkLogits : kChunkLogits;
+      chunk = std::max(logits / joint.padded_classes, kLeastChunk);
     }
     chunk = std::min(chunk, cells);
   }
@@ -122,9 +214,10 @@ struct Call {
 
   // Calls function(Chunk) for each chunk. Of tiles they are all of one size.
   template <class Function>
-  void for_chunks(const Sequence* sequences, bool whole, Function&& function) const {
+  void for_chunks(bool whole, Function&& function) const {
     for (int64_t first = 0; first < cells; first += chunk)
-      function(Chunk{problem, joint, frames, sequences, scales, first, whole ? chunk : std::min(chunk, cells - first)});
+      function(Chunk{problem, joint, frames, lattice.sequences(), scales, first,
+                     whole ? chunk : std::min(chunk, cells - first)});
   }
 };
 
@@ -171,18 +264,11 @@ struct RowCall : Call<Form> {
 // The forward call's arrays; those of the recursion lie where those of the chunks were.
 template <class Form>
 struct RowForwardCall : RowCall<Form> {
-  using Real = typename Form::Real;
-  Lattice<Real> lattice{};
-
   RowForwardCall(const JointParams& params, bool with_beta) : RowCall<Form>(params) {
-    const Problem& problem = this->problem;
-    lattice.sequences = this->workspace.template take<Sequence>(problem.batch);
-    lattice.totals = this->workspace.template take<Scaled<Real>>(problem.batch);
-    lattice.arcs = this->workspace.template take<Arcs<Real>>(problem.lattice_cells());
+    this->lattice.take(this->workspace);
     Arena later = this->workspace;
     this->take_chunk();
-    lattice.alpha = later.take<Scaled<Real>>(problem.lattice_cells());
-    if (with_beta) lattice.beta = later.take<Scaled<Real>>(problem.lattice_cells());
+    this->lattice.take_sums(later, with_beta);
     size = std::max(this->workspace.size(), later.size());
   }
   size_t size;
@@ -268,27 +354,22 @@ struct TileCall : Call<Form> {
 
 template <class Form>
 struct TileForwardCall : TileCall<Form> {
-  Lattice<float> lattice{};
   typename Form::Matrix* activations;
   Emission* emissions;
   size_t size;
 
   // The recursion's arrays lie where those of the chunks were.
   TileForwardCall(const JointParams& params, bool with_beta) : TileCall<Form>(params, false) {
-    const Problem& problem = this->problem;
     Arena& workspace = this->workspace;
     // As much of a chunk as the backward pass has of one, in which logits and gradients have a place, too.
     const int64_t columns = this->joint.padded_size, more = (5 * columns / 2 + this->joint.padded_classes) / columns;
     this->chunk = std::min(this->chunk * more, (this->cells + kTileRows - 1) / kTileRows * kTileRows);
     Arena later = workspace;
-    lattice.alpha = later.take<Scaled<float>>(problem.lattice_cells());
-    if (with_beta) lattice.beta = later.take<Scaled<float>>(problem.lattice_cells());
+    this->lattice.take_sums(later, with_beta);
     activations = this->template take_tiles<typename Form::Matrix>(this->chunk, this->joint.size, this->kHalves);
     emissions = workspace.template take<Emission>(this->chunk);
     if (workspace.size() < later.size()) workspace = later;
-    lattice.sequences = workspace.template take<Sequence>(problem.batch);
-    lattice.totals = workspace.template take<Scaled<float>>(problem.batch);
-    lattice.arcs = workspace.template take<Arcs<float>>(problem.lattice_cells());
+    this->lattice.take(workspace);
     this->take_frames();
     size = workspace.size();
   }
@@ -327,7 +408,7 @@ struct TileBackwardCall : TileCall<Form> {
 
 class CudaJointBackend final : public JointBackend {
  public:
-  size_t workspace_size(prnnHandle_t handle, const prnnJointRNNTLossOptions_t& options) const override {
+  size_t workspace_size(prnnHandle_t handle, const JointOptions& options) const override {
     JointParams params{};
     params.options = options;
     return with_form(options, [&](auto form) {
@@ -340,12 +421,12 @@ class CudaJointBackend final : public JointBackend {
     });
   }
 
-  size_t reserve_size(const prnnJointRNNTLossOptions_t& options) const override {
+  size_t reserve_size(const JointOptions& options) const override {
     JointParams params{};
     params.options = options;
     Arena arena(nullptr);
-    const Problem problem = make_problem(params);
-    with_real(problem.dataType, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
+    with_real(options.dataType,
+              [&](auto real) { CallLattice<decltype(real)>(params, make_problem(params)).take_reserve(arena); });
     return arena.size();
   }
 
@@ -359,13 +440,13 @@ class CudaJointBackend final : public JointBackend {
           return run_forward<Form>(
               call, handle, costs, reserve_space, true,
               [&] { run_weight_tiles(call.joint, call.scales, call.weights, handle->stream); },
-              [&](const Chunk& chunk, float* normalisers) {
+              [&](const Chunk& chunk) {
                 CellRecords<float> records;
                 records.emissions = call.emissions;
                 run_activations<Form, true>(chunk, call.activations, records, handle->stream);
-                run_tile_emissions<Form>(
-                    chunk, {call.weights, call.activations, call.emissions, call.lattice.arcs, normalisers},
-                    blocks(handle), handle->stream);
+                run_tile_emissions<Form>(chunk,
+                                         {call.weights, call.activations, call.emissions, call.lattice.emissions()},
+                                         blocks(handle), handle->stream);
               });
         }
       }
@@ -373,9 +454,9 @@ class CudaJointBackend final : public JointBackend {
       run_forward<Form>(
           call, handle, costs, reserve_space, false,
           [&] { run_prepare_weights(call.joint, call.scales, call.weights, handle->stream); },
-          [&](const Chunk& chunk, typename Form::Real* normalisers) {
+          [&](const Chunk& chunk) {
             call.make_logits(handle, chunk);
-            run_joint_emissions<Form>(chunk, {call.logits, call.weights.bias, call.lattice.arcs, normalisers},
+            run_joint_emissions<Form>(chunk, {call.logits, call.weights.bias, call.lattice.emissions()},
                                       handle->stream);
           });
     });
@@ -395,41 +476,37 @@ class CudaJointBackend final : public JointBackend {
  private:
   static int blocks(prnnHandle_t handle) { return cuda_state(*handle).row.multiprocessors; }
 
-  // prepare() makes the weights ready, emissions(chunk, normalisers) the arcs of a chunk.
+  // prepare() makes the weights ready, emissions(chunk) those of a chunk.
   template <class Form, class MadeCall, class Prepare, class Emissions>
   static void run_forward(MadeCall& call, prnnHandle_t handle, void* costs, void* reserve_space, bool whole,
                           Prepare&& prepare, Emissions&& emissions) {
     using Real = typename Form::Real;
-    Lattice<Real>& lattice = call.lattice;
-    Arena reserve_arena(reserve_space);
-    const Reserve<Real> reserve(call.problem, reserve_arena);
-    if (reserve_space) lattice.sequences = reserve.sequences;
+    Arena reserve(reserve_space);
+    if (reserve_space) call.lattice.take_reserve(reserve);
+    Sequence* sequences = call.lattice.sequences();
     cudaStream_t stream = handle->stream;
-    run_setup(call.problem, lattice.sequences, stream);
-    run_frames<Real>(call.problem, lattice.sequences, nullptr, 0, call.frames, stream);
-    run_scales<Form>(call.problem, call.joint, lattice.sequences, nullptr, call.extremes, call.scales, stream);
+    run_setup(call.problem, sequences, stream);
+    run_frames<Real>(call.problem, sequences, {}, 0, call.frames, stream);
+    run_scales<Form>(call.problem, call.joint, sequences, nullptr, call.extremes, call.scales, stream);
     prepare();
-    run_prune(call.problem, lattice, stream);
-    call.for_chunks(lattice.sequences, whole,
-                    [&](const Chunk& chunk) { emissions(chunk, reserve.shares.normalisers); });
-    run_recursion(call.problem, lattice, static_cast<Real*>(costs), stream);
-    if (reserve_space) run_shares(call.problem, lattice, reserve.shares.arcs, {}, stream);
+    call.lattice.prepare(stream);
+    call.for_chunks(whole, emissions);
+    call.lattice.run(costs, stream);
   }
 
   // What both ways begin with: the scales, and which cells are computed.
   template <class Form>
-  static Reserve<typename Form::Real> begin_backward(const Call<Form>& call, const InputSums<Form>& inputs,
-                                                     const void* cost_gradients, const void* reserve_space, bool all,
-                                                     cudaStream_t stream) {
+  static void begin_backward(Call<Form>& call, const InputSums<Form>& inputs, const void* cost_gradients,
+                             const void* reserve_space, bool all, cudaStream_t stream) {
     using Real = typename Form::Real;
-    Arena reserve_arena(const_cast<void*>(reserve_space));
-    const Reserve<Real> reserve(call.problem, reserve_arena);
+    Arena reserve(const_cast<void*>(reserve_space));
+    call.lattice.take_reserve(reserve);
+    const Sequence* sequences = call.lattice.sequences();
     inputs.clear(stream);
-    run_frames<Real>(call.problem, reserve.sequences, all ? nullptr : reserve.shares.arcs, kLeastShare, call.frames,
-                     stream);
-    run_scales<Form>(call.problem, call.joint, reserve.sequences, static_cast<const Real*>(cost_gradients),
-                     call.extremes, call.scales, stream);
-    return reserve;
+    run_frames<Real>(call.problem, sequences, all ? CellWeights<Real>{} : call.lattice.weights(), kLeastShare,
+                     call.frames, stream);
+    run_scales<Form>(call.problem, call.joint, sequences, static_cast<const Real*>(cost_gradients), call.extremes,
+                     call.scales, stream);
   }
 
   template <class Form>
@@ -437,14 +514,15 @@ class CudaJointBackend final : public JointBackend {
                            const JointGradients& out, const void* reserve_space) {
     using Element = typename Form::Element;
     using Real = typename Form::Real;
-    const RowBackwardCall<Form> call(params, out);
+    RowBackwardCall<Form> call(params, out);
     const Joint& joint = call.joint;
     cudaStream_t stream = handle->stream;
-    const auto reserve = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, true, stream);
+    begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, true, stream);
     cudaMemsetAsync(call.bias_sums, 0, call.bias_elements() * sizeof(Real), stream);
     check_launch("a fill");
     run_prepare_weights(joint, call.scales, call.weights, stream);
-    const LogitGradients<Form> logits{{reserve.shares, static_cast<const Real*>(cost_gradients)},
+    const LogitGradients<Form> logits{call.lattice.shares(cost_gradients),
+                                      call.lattice.head(),
                                       call.logits,
                                       call.weights.bias,
                                       call.gradients,
@@ -453,7 +531,7 @@ class CudaJointBackend final : public JointBackend {
     constexpr int64_t kTerms = Form::kTerms;
     const int64_t size = joint.padded_size, classes = joint.padded_classes;
     const prnnDataType_t type = type_of(typename Form::Matrix());
-    call.for_chunks(reserve.sequences, false, [&](const Chunk& chunk) {
+    call.for_chunks(false, [&](const Chunk& chunk) {
       call.make_logits(handle, chunk);
       run_joint_gradients(chunk, logits, stream);
       call.multiply(handle, classes, size, chunk.count * kTerms, {call.gradients, type, classes, true},
@@ -474,22 +552,22 @@ class CudaJointBackend final : public JointBackend {
   static void tile_backward(prnnHandle_t handle, const JointParams& params, const void* cost_gradients,
                             const JointGradients& out, const void* reserve_space) {
     using Element = typename Form::Element;
-    const TileBackwardCall<Form> call(params, out);
+    TileBackwardCall<Form> call(params, out);
     const Joint& joint = call.joint;
     cudaStream_t stream = handle->stream;
-    const auto reserve = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, false, stream);
+    begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, false, stream);
     cudaMemsetAsync(call.sums.weight, 0, call.weight_elements() * sizeof(float), stream);
     cudaMemsetAsync(call.sums.bias, 0, call.bias_elements() * sizeof(float), stream);
     check_launch("a fill");
     run_weight_tiles(joint, call.scales, call.weights, stream);
     CellRecords<float> records;
     records.cells = call.tiles.cells;
-    records.made_of = {reserve.shares, static_cast<const float*>(cost_gradients)};
+    records.made_of = call.lattice.shares(cost_gradients);
     const InputGradients<Form> inputs{call.tiles.activations, call.tiles.products, call.inputs.encoder,
                                       call.inputs.predictor};
-    call.for_chunks(reserve.sequences, true, [&](const Chunk& chunk) {
+    call.for_chunks(true, [&](const Chunk& chunk) {
       run_activations<Form, true>(chunk, call.tiles.activations, records, stream);
-      run_tile_products(chunk, call.weights, call.tiles, call.sums, blocks(handle), stream);
+      run_tile_products(chunk, call.weights, call.tiles, call.lattice.head(), call.sums, blocks(handle), stream);
       run_tile_input_gradients(chunk, inputs, stream);
     });
     call.inputs.finish(out, call.scales, stream);

@@ -8,10 +8,18 @@ namespace {
 
 constexpr int kThreads = 256, kScanThreads = 512, kScanItems = 8;
 
+// row, cell: with and without padding left out. What is not a number is above any limit.
+template <class Real>
+__device__ __forceinline__ Real cell_weight(const CellWeights<Real>& weights, int64_t row, int64_t cell) {
+  if (weights.records) return abs(weights.records[cell * weights.record_size]);
+  const Arcs<Real> arcs = weights.arcs[row];
+  return abs(arcs.blank) + abs(arcs.label);
+}
+
 // A warp a frame: its first position, and in `first` how many there are.
 template <class Real>
 __global__ void __launch_bounds__(kThreads)
-    frames_kernel(Problem p, const Sequence* sequences, const Arcs<Real>* shares, Real least, Frames frames) {
+    frames_kernel(Problem p, const Sequence* sequences, CellWeights<Real> weights, Real least, Frames frames) {
   const int64_t frame = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
   if (frame >= p.batch * p.maxFrames) return;
@@ -22,11 +30,10 @@ __global__ void __launch_bounds__(kThreads)
   FrameRows rows{0, 0, 0};
   if (t < s.frames) rows = frame_rows(p, s, n, t);
   int from = 0, to = rows.count - 1;
-  if (shares) {
+  if (weights.arcs || weights.records) {
     int lowest = rows.count, highest = -1;
     for (int i = lane; i < rows.count; i += 32) {
-      const Arcs<Real> share = shares[rows.first + i];
-      if (abs(share.blank) + abs(share.label) <= least) continue;  // what is not a number is computed
+      if (cell_weight(weights, rows.first + i, frame * p.width() + rows.begin + i) <= least) continue;
       lowest = min(lowest, i);
       highest = i;
     }
@@ -62,17 +69,19 @@ __global__ void __launch_bounds__(kScanThreads) frames_scan_kernel(int64_t count
 }  // namespace
 
 template <class Real>
-void run_frames(const Problem& problem, const Sequence* sequences, const Arcs<Real>* shares, Real least,
+void run_frames(const Problem& problem, const Sequence* sequences, const CellWeights<Real>& weights, Real least,
                 const Frames& frames, cudaStream_t stream) {
   const int64_t count = problem.batch * problem.maxFrames;
   frames_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads / 32)), kThreads, 0, stream>>>(problem, sequences,
-                                                                                                shares, least, frames);
+                                                                                                weights, least, frames);
   check_launch("joint frames_kernel");
   frames_scan_kernel<<<1, kScanThreads, 0, stream>>>(count, frames.first);
   check_launch("joint frames_scan_kernel");
 }
 
-template void run_frames(const Problem&, const Sequence*, const Arcs<float>*, float, const Frames&, cudaStream_t);
-template void run_frames(const Problem&, const Sequence*, const Arcs<double>*, double, const Frames&, cudaStream_t);
+template void run_frames(const Problem&, const Sequence*, const CellWeights<float>&, float, const Frames&,
+                         cudaStream_t);
+template void run_frames(const Problem&, const Sequence*, const CellWeights<double>&, double, const Frames&,
+                         cudaStream_t);
 
 }  // namespace prnn::rnnt_cuda

@@ -11,10 +11,10 @@ constexpr int kColumnThreads = 64, kRowParts = 4;  // of joint_gradients_kernel
 template <class Element>
 constexpr int kWide = 16 / sizeof(Element);
 
-// A warp has a cell at a time.
-template <class Form>
+// A warp has a cell at a time. kTdt: with a duration head.
+template <class Form, bool kTdt>
 __global__ void __launch_bounds__(kRowThreads)
-    joint_emissions_kernel(const __grid_constant__ Chunk chunk, JointEmissions<Form> own) {
+    joint_emissions_kernel(const __grid_constant__ Chunk chunk, const __grid_constant__ JointEmissions<Form> own) {
   const Problem& p = chunk.problem;
   const Frames& frames = chunk.frames;
   using Real = typename Form::Real;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int rows = static_cast<int>(min(min(left, chunk.count - base), int64_t{kBlockRows}));
   if (rows <= 0) return;
   if (threadIdx.x < rows)
-    emissions[threadIdx.x] = find_emission(p, chunk.sequences, find_cell(p, frames, first + base + threadIdx.x));
+    emissions[threadIdx.x] = find_emission(chunk, find_cell(p, frames, first + base + threadIdx.x));
   __syncthreads();
   const int lane = threadIdx.x % 32;
   const Real scale = logit_scale<Real>(chunk.scales);
@@ -62,19 +62,25 @@ __global__ void __launch_bounds__(kRowThreads)
     const Real highest = group_max<32>(maximum);
     const Real shift = highest == kEmpty ? Real(0) : highest;
     const Real normaliser = shift + log(group_sum<32>(sum * fast_exp(maximum - shift)));
-    if (lane != 0) continue;
+    if (!kTdt && lane != 0) continue;
     const Emission cell = emissions[r];
+    const Real blank = to_real(row[p.blank]) * scale + bias[p.blank];
     const Real label = cell.label < 0 ? kEmpty : to_real(row[cell.label]) * scale + bias[cell.label];
-    write_emission(p, cell, to_real(row[p.blank]) * scale + bias[p.blank], label, normaliser, own.arcs,
-                   own.normalisers);
+    if constexpr (kTdt) {
+      const DurationHead<Real>& head = own.out.head;
+      write_scores(p, head, cell, blank, label, normaliser, lane, 32,
+                   [&](int i) { return to_real(row[head.first + i]) * scale + (head.bias ? head.bias[i] : Real(0)); });
+    } else {
+      write_emission(p, cell, blank, label, normaliser, own.out.arcs, own.out.normalisers);
+    }
   }
 }
 
 // A block takes kBlockRows cells; a thread has some columns of every kRowParts-th, so that it can sum them for the
 // bias.
-template <class Form>
+template <class Form, bool kTdt>
 __global__ void __launch_bounds__(kColumnThreads* kRowParts)
-    joint_gradients_kernel(const __grid_constant__ Chunk chunk, LogitGradients<Form> own) {
+    joint_gradients_kernel(const __grid_constant__ Chunk chunk, const __grid_constant__ LogitGradients<Form> own) {
   const Problem& p = chunk.problem;
   using Real = typename Form::Real;
   using Logit = typename Form::Logit;
@@ -85,12 +91,12 @@ __global__ void __launch_bounds__(kColumnThreads* kRowParts)
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const int thread = threadIdx.x, part = threadIdx.y;
   if (part == 0 && thread < kBlockRows)
-    cells[thread] = cell_shares(p, chunk.sequences, own.made_of, static_cast<Real>(chunk.scales->gradient),
-                                find_cell(p, chunk.frames, first + base + thread));
+    cells[thread] = cell_shares(chunk, own.made_of, find_cell(p, chunk.frames, first + base + thread));
   __syncthreads();
   const int rows = static_cast<int>(chunk.count - base < kBlockRows ? chunk.count - base : kBlockRows);
   const Real scale = logit_scale<Real>(chunk.scales), limit = clamp_limit<Real>(p);
   const RowLayout<typename Form::Matrix> layout{stride, Form::kTerms};
+  const DurationHead<Real>& head = own.head;
   for (int64_t from = static_cast<int64_t>(blockIdx.y) * kColumnThreads * kCount; from < stride;
        from += static_cast<int64_t>(gridDim.y) * kColumnThreads * kCount) {
     const int64_t v = from + thread * kCount;
@@ -108,6 +114,11 @@ __global__ void __launch_bounds__(kColumnThreads* kRowParts)
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
           values[k] = reads ? logit_gradient(cell, to_real(x.at[k]) * scale + b.at[k], v + k, p.blank, limit) : Real(0);
+          if (kTdt && reads && static_cast<uint64_t>(v + k - head.first) < static_cast<uint64_t>(head.entries)) {
+            const int entry = static_cast<int>(v + k - head.first);
+            const Real logit = to_real(x.at[k]) * scale + (head.bias ? head.bias[entry] : Real(0));
+            values[k] = limited(duration_gradient(head, cell.row, entry, logit), limit) * cell.scale;
+          }
           sums[k] += values[k];
         }
         store_terms<Form, Side::kRight>(own.gradients, layout, base + r, v, values);
@@ -150,8 +161,9 @@ __global__ void finish_bias_kernel(int64_t classes, int64_t stride, const Real* 
 
 template <class Form>
 void run_joint_emissions(const Chunk& chunk, const JointEmissions<Form>& emissions, cudaStream_t stream) {
-  joint_emissions_kernel<Form>
-      <<<static_cast<unsigned>(ceil_div(chunk.count, kBlockRows)), kRowThreads, 0, stream>>>(chunk, emissions);
+  const auto kernel =
+      emissions.out.head.entries > 0 ? joint_emissions_kernel<Form, true> : joint_emissions_kernel<Form, false>;
+  kernel<<<static_cast<unsigned>(ceil_div(chunk.count, kBlockRows)), kRowThreads, 0, stream>>>(chunk, emissions);
   check_launch("joint_emissions_kernel");
 }
 
@@ -162,7 +174,9 @@ void run_joint_gradients(const Chunk& chunk, const LogitGradients<Form>& gradien
   const int64_t slabs = ceil_div(chunk.joint.padded_classes, int64_t{kColumnThreads} * kWide<typename Form::Real>);
   const dim3 grid(static_cast<unsigned>(joint_bias_slots(chunk.count)),
                   static_cast<unsigned>(slabs < 1024 ? slabs : 1024));
-  joint_gradients_kernel<Form><<<grid, dim3(kColumnThreads, kRowParts), 0, stream>>>(chunk, gradients);
+  const auto kernel =
+      gradients.head.entries > 0 ? joint_gradients_kernel<Form, true> : joint_gradients_kernel<Form, false>;
+  kernel<<<grid, dim3(kColumnThreads, kRowParts), 0, stream>>>(chunk, gradients);
   check_launch("joint_gradients_kernel");
 }
 

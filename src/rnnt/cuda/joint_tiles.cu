@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     store_terms<Form, Side::kRight>(out.for_gradients, gradients, d, v, value);
   if (d == 0) {
     const auto* bias = static_cast<const float*>(joint.bias);
-    out.bias[v] = v >= joint.classes ? static_cast<float>(kNever) : bias ? bias[v] * kLog2E : 0.0f;
+    out.bias[v] = v >= joint.tokens ? static_cast<float>(kNever) : bias ? bias[v] * kLog2E : 0.0f;
   }
 }
 
@@ -51,6 +51,7 @@ struct TileProduct {
   int64_t out_slices, row_tiles, column_blocks;  // of the product; row_tiles for kWeights alone
   // kEmissions and kGradients
   const float* bias;
+  DurationHead<float> head;
   // kEmissions
   const Emission* emissions;
   Arcs<float>* arcs;
@@ -256,6 +257,46 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Calls function(entry, i, x) for the duration logits of a block of columns: logit `entry` of the thread's cell i is
+// x of its sums, not yet scaled and without the bias.
+template <class Form, class Function>
+__device__ __forceinline__ void for_durations(const TileProduct<Form>& a, const Work& work, float (&sums)[kSums],
+                                              int pair, Function&& function) {
+  const int first = static_cast<int>(work.column) * kTileColumns - a.head.first;
+  const auto entries = static_cast<unsigned>(a.head.entries);
+#pragma unroll
+  for (int j = 0; j < kSums / 4; ++j) {
+    if (first + j * 8 + 8 <= 0 || first + j * 8 >= a.head.entries) continue;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int entry = first + j * 8 + pair + k % 2;
+      if (static_cast<unsigned>(entry) < entries) function(entry, k / 2, sums[j * 4 + k]);
+    }
+  }
+}
+template <class Form>
+__device__ __forceinline__ bool has_durations(const TileProduct<Form>& a, const Work& work) {
+  return (work.column + 1) * kTileColumns > a.head.first;
+}
+template <class Form>
+__device__ __forceinline__ float duration_bias(const TileProduct<Form>& a, int entry) {
+  return a.head.bias ? a.head.bias[entry] * kLog2E : 0.0f;
+}
+
+// The duration logits of a warpgroup's cells, of each cell in shared memory between the lanes that have it.
+struct KeptDurations {
+  uint32_t rows;  // of the thread's cell 0; cell 1 is 8 rows on
+
+  __device__ __forceinline__ uint32_t at(int i, int entry) const {
+    return rows + (i * 8 * PRNN_MAX_DURATIONS + entry) * static_cast<int>(sizeof(float));
+  }
+  __device__ __forceinline__ float get(int i, int entry) const {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(at(i, entry)) : "memory");
+    return value;
+  }
+};
+
 // The sums over the classes of two cells, as far as they go: of a thread's own columns.
 struct LogitSums {
   float maximum[2], sum[2];  // of exp2(logit - maximum), logits as powers of two
@@ -304,20 +345,25 @@ __device__ __forceinline__ void add_logits(const TileProduct<Form>& a, const Wor
   }
 }
 
-template <class Form>
-__device__ __forceinline__ void store_emissions(const TileProduct<Form>& a, int64_t row, const LogitSums& own,
-                                                int pair) {
+// kTdt: with the duration logits that are kept.
+template <class Form, bool kTdt>
+__device__ __forceinline__ void store_emissions(const TileProduct<Form>& a, int64_t row, const LogitSums& own, int pair,
+                                                const KeptDurations& kept) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float highest = quad_max(own.maximum[i]);
     const float shift = highest == static_cast<float>(kNever) ? 0.0f : highest;
     const float sum = quad_sum(own.sum[i] * exp2_of(own.maximum[i] - shift));
     const float blank = quad_sum(own.blank[i]), label = quad_sum(own.label[i]);
-    if (pair != 0) continue;
+    if (!kTdt && pair != 0) continue;
     const Emission cell = a.emissions[row + i * 8];
-    if (cell.arcs >= 0)
-      write_emission(a.chunk.problem, cell, blank * kLn2, label * kLn2, shift * kLn2 + logf(sum), a.arcs,
-                     a.normalisers);
+    if (cell.arcs < 0) continue;
+    const float normaliser = shift * kLn2 + logf(sum);
+    if constexpr (kTdt)
+      write_scores(a.chunk.problem, a.head, cell, blank * kLn2, label * kLn2, normaliser, pair / 2, 4,
+                   [&](int entry) { return kept.get(i, entry) * kLn2; });
+    else
+      write_emission(a.chunk.problem, cell, blank * kLn2, label * kLn2, normaliser, a.arcs, a.normalisers);
   }
 }
 
@@ -340,7 +386,8 @@ struct OwnCell {
   }
 };
 
-template <class Form>
+// kTdt: of a block of columns that has duration logits. Their gradients are made first, where the products were.
+template <class Form, bool kTdt>
 __device__ __forceinline__ void store_gradients(const TileProduct<Form>& a, const Work& work, float (&sums)[kSums],
                                                 const CellShares<float> (&shares)[2], float scale, Staging& staging) {
   using Matrix = typename Form::Matrix;
@@ -358,6 +405,14 @@ __device__ __forceinline__ void store_gradients(const TileProduct<Form>& a, cons
 #pragma unroll
     for (int j = 0; j < kSums / 4; ++j) sums[j * 4 + i * 2] = sums[j * 4 + i * 2 + 1] = 0;
   }
+  if constexpr (kTdt) {
+    for_durations(a, work, sums, staging.pair, [&](int entry, int i, float& x) {
+      const float logit = (x * scale + duration_bias(a, entry)) * kLn2;
+      x = shares[i].blank + shares[i].label != 0 ? duration_gradient(a.head, shares[i].row, entry, logit) : 0;
+      if (!limited) x *= cells[i].scale;
+    });
+  }
+  const int durations = a.head.first - first;
 #pragma unroll
   for (int g = 0; g < 4; ++g) {
     const int64_t slice = work.column * 4 + g;
@@ -376,6 +431,8 @@ __device__ __forceinline__ void store_gradients(const TileProduct<Form>& a, cons
         float two = cell.both * exp2_of(fmaf(x[1], scale, bias.y - cell.normaliser));
         if (blank >> 1 == at / 2) (blank & 1 ? two : one) -= cell.blank;
         if (cell.label_at >> 1 == at / 2) (cell.label_at & 1 ? two : one) -= cell.label;
+        if (kTdt && at >= durations) one = x[0];
+        if (kTdt && at + 1 >= durations) two = x[1];
         if (limited) {  // what is not a number stays none
           one = (one > limit ? limit : one < -limit ? -limit : one) * cell.scale;
           two = (two > limit ? limit : two < -limit ? -limit : two) * cell.scale;
@@ -443,7 +500,7 @@ __device__ __forceinline__ void add_sums(const TileProduct<Form>& a, const Work&
 
 #endif
 
-template <class Form, Kind kKind>
+template <class Form, Kind kKind, bool kTdt>
 __global__ void __launch_bounds__(kTileThreads, 1) tiles_kernel(const __grid_constant__ TileProduct<Form> a) {
 #if PRNN_HAS_WGMMA
   using Ring = TileRing<Form>;
@@ -510,10 +567,25 @@ __global__ void __launch_bounds__(kTileThreads, 1) tiles_kernel(const __grid_con
       else
         multiply_slices<Form, kTransposed, false>(sums, column, work, ring, full, empty, group, turn);
       if constexpr (kKind == Kind::kEmissions) {
+        const KeptDurations kept{staging.buffers + staging.row * PRNN_MAX_DURATIONS * 4};
+        if (kTdt && has_durations(a, work)) {
+          for_durations(a, work, sums, staging.pair, [&](int entry, int i, float x) {
+            put(kept.at(i, entry), __float_as_uint(x * scale + duration_bias(a, entry)));
+          });
+        }
         add_logits(a, work, sums, labels, scale, staging.pair, logits);
-        if (work.column == turns - 1) store_emissions(a, row, logits, staging.pair);
+        if (work.column == turns - 1) {
+          if (kTdt) __syncwarp();
+          store_emissions<Form, kTdt>(a, row, logits, staging.pair, kept);
+          if (kTdt) __syncwarp();
+        }
       }
-      if constexpr (kKind == Kind::kGradients) store_gradients(a, work, sums, own, scale, staging);
+      if constexpr (kKind == Kind::kGradients) {
+        if (kTdt && has_durations(a, work))
+          store_gradients<Form, true>(a, work, sums, own, scale, staging);
+        else
+          store_gradients<Form, false>(a, work, sums, own, scale, staging);
+      }
       if constexpr (kKind == Kind::kProducts) store_products(a, work, sums, staging);
       if constexpr (kKind == Kind::kWeights) add_sums(a, work, sums, column, with_column, staging);
     });
@@ -540,8 +612,12 @@ __global__ void __launch_bounds__(kThreads)
 template <Kind kKind, class Form>
 void launch(const TileProduct<Form>& product, int blocks, cudaStream_t stream) {
   constexpr int kBytes = TileRing<Form>::kBytes;
-  cudaFuncSetAttribute(tiles_kernel<Form, kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  tiles_kernel<Form, kKind><<<static_cast<unsigned>(blocks), kTileThreads, kBytes, stream>>>(product);
+  auto kernel = tiles_kernel<Form, kKind, false>;
+  if constexpr (kKind == Kind::kEmissions || kKind == Kind::kGradients) {
+    if (product.head.entries > 0) kernel = tiles_kernel<Form, kKind, true>;
+  }
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  kernel<<<static_cast<unsigned>(blocks), kTileThreads, kBytes, stream>>>(product);
   check_launch("joint tiles_kernel");
 }
 
@@ -581,8 +657,9 @@ void run_tile_emissions(const Chunk& chunk, const TileEmissions<Form>& emissions
   product.chunk = chunk;
   product.bias = emissions.weights.bias;
   product.emissions = emissions.emissions;
-  product.arcs = emissions.arcs;
-  product.normalisers = emissions.normalisers;
+  product.head = emissions.out.head;
+  product.arcs = emissions.out.arcs;
+  product.normalisers = emissions.out.normalisers;
   product.left = emissions.activations;
   product.right = emissions.weights.for_logits;
   product.left_slices = product.right_slices = slices<Form>(joint.size);
@@ -592,11 +669,12 @@ void run_tile_emissions(const Chunk& chunk, const TileEmissions<Form>& emissions
 
 template <class Form>
 void run_tile_products(const Chunk& chunk, const TileWeights<Form>& weights, const Tiles<Form>& tiles,
-                       const TileSums& sums, int blocks, cudaStream_t stream) {
+                       const DurationHead<float>& head, const TileSums& sums, int blocks, cudaStream_t stream) {
   const Joint& joint = chunk.joint;
   const int64_t size_slices = slices<Form>(joint.size), class_slices = slices<Form>(joint.classes);
   TileProduct<Form> product{};
   product.chunk = chunk;
+  product.head = head;
   product.cells = tiles.cells;
   product.bias = weights.bias;
   product.gradients = tiles.gradients;
@@ -641,12 +719,12 @@ void run_finish_tiles(const Joint& joint, const TileSums& sums, const Scales* sc
   check_launch("joint finish_tiles_kernel");
 }
 
-#define PRNN_INSTANTIATE(Form)                                                                                      \
-  template void run_weight_tiles(const Joint&, const Scales*, const TileWeights<Form>&, cudaStream_t);              \
-  template void run_tile_emissions(const Chunk&, const TileEmissions<Form>&, int, cudaStream_t);                    \
-  template void run_tile_products(const Chunk&, const TileWeights<Form>&, const Tiles<Form>&, const TileSums&, int, \
-                                  cudaStream_t);                                                                    \
-  template void run_finish_tiles<Form>(const Joint&, const TileSums&, const Scales*, Form::Element*, float*,        \
+#define PRNN_INSTANTIATE(Form)                                                                               \
+  template void run_weight_tiles(const Joint&, const Scales*, const TileWeights<Form>&, cudaStream_t);       \
+  template void run_tile_emissions(const Chunk&, const TileEmissions<Form>&, int, cudaStream_t);             \
+  template void run_tile_products(const Chunk&, const TileWeights<Form>&, const Tiles<Form>&,                \
+                                  const DurationHead<float>&, const TileSums&, int, cudaStream_t);           \
+  template void run_finish_tiles<Form>(const Joint&, const TileSums&, const Scales*, Form::Element*, float*, \
                                        cudaStream_t);
 PRNN_FOR_TILED_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE

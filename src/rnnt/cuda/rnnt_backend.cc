@@ -49,7 +49,7 @@ class CudaRnntBackend final : public RnntBackend {
  public:
   void require_supported(prnnDataType_t) const override {}
 
-  WorkspaceSize loss_workspace_size(const prnnRNNTLossOptions_t& options) const override {
+  size_t loss_workspace_size(const prnnRNNTLossOptions_t& options) const override {
     return lattice_size(make_problem(options));
   }
   size_t loss_reserve_size(const prnnRNNTLossOptions_t& options) const override {
@@ -58,14 +58,14 @@ class CudaRnntBackend final : public RnntBackend {
     with_real(problem.dataType, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
     return arena.size();
   }
-  WorkspaceSize align_workspace_size(const prnnRNNTLossOptions_t& options) const override {
+  size_t align_workspace_size(const prnnRNNTLossOptions_t& options) const override {
     Arena arena(nullptr);
     const Problem problem = make_problem(options);
     double* best;
     with_real(problem.dataType, [&](auto real) { cut_align_workspace<decltype(real)>(problem, arena, best); });
     return arena.size();
   }
-  WorkspaceSize mutual_information_workspace_size(const prnnMutualInformationOptions_t& options) const override {
+  size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& options) const override {
     return lattice_size(mutual_information_problem(options));
   }
 

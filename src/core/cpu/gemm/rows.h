@@ -168,8 +168,10 @@ constexpr int kMostRowsVectors = 2 * kMaxFew;
 template <class S, class TileAt>
 PRNN_INLINE void rows_products(int64_t count, int64_t ld, int64_t n, const TileAt& tile_at) {
   int64_t i = 0;
-  if (is_paired<S>(ld, n)) {
-    for (; i + 1 < count; i += 2) kRowsPairs<S>[n](tile_at(i), tile_at(i + 1));
+  if constexpr (kMaxPaired<S> > 0) {
+    if (is_paired<S>(ld, n)) {
+      for (; i + 1 < count; i += 2) kRowsPairs<S>[n](tile_at(i), tile_at(i + 1));
+    }
   }
   const int64_t blocks = (n + kMaxFew - 1) / kMaxFew;
   for (; i < count; ++i) {

@@ -1,0 +1,166 @@
+"""include/prnn_decode.h on tensors: a model's weights are prepared once, and searched with as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import DTYPES, device_of, handle
+
+__all__ = ["Found", "ModelWeights", "Prepared", "compute_type", "prepare", "search"]
+
+PREDICTORS = {"stateless": _C.PREDICTOR_STATELESS, "lstm": _C.PREDICTOR_LSTM, "gru": _C.PREDICTOR_GRU}
+MOST_LAYERS, MOST_CONTEXT = 2, 8
+
+
+class ModelWeights(NamedTuple):
+    """A model as prnnTransducerModel_t and prnnTransducerWeights_t describe it; biases may be None.
+
+    Attributes:
+        predictor: "stateless", "lstm" or "gru".
+        embeddings: one of (V, I), or of a stateless predictor (V, H) for each of the last symbols, the oldest first.
+        layers: of each layer its weights of the input and of h, and their biases.
+        encoder: weight (J, E) and bias (J,) of the encoder's projection; weight None: frames are projected.
+        projection: weight (J, H) and bias of the predictor's projection.
+        output: weight (V + D, J) and bias.
+        relu: whether the joiner's activation is relu, else tanh.
+        blank: index of the blank.
+        durations: of a token-and-duration transducer, else empty.
+    """
+
+    predictor: str
+    embeddings: tuple[Tensor, ...]
+    layers: tuple[tuple[Tensor, Tensor, Tensor | None, Tensor | None], ...]
+    encoder: tuple[Tensor | None, Tensor | None]
+    projection: tuple[Tensor, Tensor | None]
+    output: tuple[Tensor, Tensor | None]
+    relu: bool
+    blank: int
+    durations: tuple[int, ...]
+
+    def tensors(self) -> list[Tensor]:
+        groups = (self.embeddings, *self.layers, self.encoder, self.projection, self.output)
+        return [tensor for group in groups for tensor in group if tensor is not None]
+
+
+class Prepared(NamedTuple):
+    """Weights as the library reads them, on the device of `buffer`."""
+
+    model: _C.TransducerModel
+    buffer: Tensor
+    dtype: torch.dtype
+    has_durations: bool
+
+
+class Found(NamedTuple):
+    """What prnnTransducerOutputs_t has, L = T * max_symbols; what lies beyond a row's count is 0."""
+
+    symbols: Tensor  # (N, L) int32
+    counts: Tensor  # (N,) int32
+    frames: Tensor  # (N, L) int32
+    durations: Tensor | None  # (N, L) int32
+    log_probs: Tensor  # (N, L) float32 or float64
+    confidences: Tensor  # (N, L)
+    scores: Tensor  # (N,) float64
+
+
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """Of sums, log-probabilities and c."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def prepare(weights: ModelWeights, dtype: torch.dtype) -> Prepared:
+    """Weights, converted to a type, as the library reads them.
+
+    Raises:
+        NotSupportedError: the library has no search for them; the message names the limit.
+    """
+    tables = [table.detach() for table in weights.embeddings]
+    embedding = tables[0] if len(tables) == 1 else torch.stack(tables)
+    converted: dict[int, Tensor] = {}
+
+    def of(tensor: Tensor | None) -> int:
+        if tensor is None:
+            return 0
+        kept = converted.setdefault(id(tensor), tensor.detach().to(dtype).contiguous())
+        return kept.data_ptr()
+
+    joiner_size, hidden = weights.projection[0].shape
+    frame_size = joiner_size if weights.encoder[0] is None else weights.encoder[0].shape[1]
+    model = _C.TransducerModel(
+        DTYPES[dtype],
+        PREDICTORS[weights.predictor],
+        len(weights.layers),
+        len(weights.embeddings),
+        False,
+        embedding.shape[-1],
+        hidden,
+        frame_size,
+        joiner_size,
+        weights.relu,
+        weights.output[0].shape[0] - len(weights.durations),
+        weights.blank,
+        list(weights.durations),
+    )
+    with device_of(embedding):
+        library = handle(embedding.device)
+        size = _C.transducer_prepared_size(library, model)
+        buffer = torch.empty(size, dtype=torch.uint8, device=embedding.device)
+        others = (*weights.encoder, embedding, *weights.projection, *weights.output)
+        layers = [[of(tensor) for tensor in layer] for layer in weights.layers]
+        _C.transducer_prepare(library, model, [of(tensor) for tensor in others], layers, buffer.data_ptr(), size)
+    return Prepared(model, buffer, dtype, bool(weights.durations))
+
+
+def search(
+    prepared: Prepared,
+    frames: Tensor,
+    lengths: Tensor,
+    max_symbols: int,
+    bias: tuple[Tensor, Tensor] | None = None,
+    state: Sequence[Tensor | None] | None = None,
+) -> Found:
+    """prnnTransducerSearch.
+
+    Args:
+        frames: (N, T, E), N and T at least 1, of the prepared type.
+        lengths: (N,) int32, on the frames' device.
+        bias: the nodes after symbols (S, V) int32, and what symbols are given there (S, V).
+        state: slots, ahead, h, c, context and node of prnnTransducerState_t, which are written, too; None: whole
+            utterances.
+    """
+    batch, count, _ = frames.shape
+    sizes, real = (batch, count, max_symbols), compute_type(prepared.dtype)
+    room = (batch, count * max_symbols)
+    frames = frames.contiguous()
+    symbols, stamps = (frames.new_zeros(room, dtype=torch.int32) for _ in range(2))
+    log_probs, confidences = (frames.new_zeros(room, dtype=real) for _ in range(2))
+    durations = frames.new_zeros(room, dtype=torch.int32) if prepared.has_durations else None
+    counts, scores = frames.new_empty(batch, dtype=torch.int32), frames.new_empty(batch, dtype=torch.float64)
+    outputs = (symbols, counts, stamps, durations, log_probs, confidences, scores)
+    with device_of(frames):
+        library = handle(frames.device)
+        size = _C.transducer_workspace_size(library, prepared.model, sizes)
+        workspace = torch.empty(size, dtype=torch.uint8, device=frames.device)
+        _C.transducer_search(
+            library,
+            prepared.model,
+            prepared.buffer.data_ptr(),
+            sizes,
+            frames.data_ptr(),
+            lengths.data_ptr(),
+            None if bias is None else (bias[0].shape[0], bias[0].data_ptr(), bias[1].data_ptr()),
+            None if state is None else [_address(tensor) for tensor in state],
+            [_address(tensor) for tensor in outputs],
+            workspace.data_ptr(),
+            size,
+        )
+    return Found(symbols, counts, stamps, durations, log_probs, confidences, scores)
