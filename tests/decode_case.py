@@ -343,9 +343,12 @@ def assert_greedy(
                 others[case.blank] = -torch.inf
                 own = (float(log_probs[symbol]), float(others.log_softmax(0)[symbol]))
                 error = max(abs(own[0] - found.log_probs[done]), abs(own[1] - found.confidences[done]))
-                if error > tolerance or found.durations[done] not in durations:
-                    return f"symbol {done}: {own}, durations {durations}"
-                durations = [found.durations[done]]
+                if error > tolerance:
+                    return f"symbol {done}: {found.log_probs[done]} and {found.confidences[done]}, not {own}"
+                if case.durations:  # else the library is not asked for them
+                    if found.durations[done] not in durations:
+                        return f"symbol {done} goes on by {found.durations[done]}, not by one of {durations}"
+                    durations = [found.durations[done]]
                 out, state = case.predict(symbol, state)
                 done += 1
             if len(durations) > 1:
