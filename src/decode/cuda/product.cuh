@@ -9,19 +9,21 @@ namespace prnn::decode_cuda {
 
 constexpr int kTileVecs = 64;  // of 16 bytes, of a row tile and a k-tile
 
-// Leaves each warp's sums of ROW_TILES x COLUMN_TILES tiles in `sums`, [tile][warp][lane]. `weights`: of the row tiles,
+constexpr int kPassTiles = 2;  // row tiles that are multiplied at once
+
+// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`, [tile][warp][lane]. `weights`: of the row tiles,
 // shared or global memory. `columns`: shared address of column 0.
-template <class T, int ROW_TILES, int COLUMN_TILES>
-__device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[ROW_TILES], int k_tiles, uint32_t columns,
-                                               int stride, float4* sums) {
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[kPassTiles], int k_tiles,
+                                               uint32_t columns, int stride, float4* sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float sum[ROW_TILES][COLUMN_TILES][4] = {};
+  float sum[kPassTiles][COLUMN_TILES][4] = {};
   const uint32_t own_column = columns + lane / 4 * stride + lane % 4 * 16;
 #pragma unroll(COLUMN_TILES == 1 ? 4 : 2)
   for (int k = warp; k < k_tiles; k += kWarps) {
-    uint4 operands[ROW_TILES][2];
+    uint4 operands[kPassTiles][2];
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; ++r) {
+    for (int r = 0; r < kPassTiles; ++r) {
       operands[r][0] = weights[r][k * kTileVecs + lane];
       operands[r][1] = weights[r][k * kTileVecs + 32 + lane];
     }
@@ -29,12 +31,12 @@ __device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[ROW
     for (int c = 0; c < COLUMN_TILES; ++c) {
       const uint4 states = load_shared(own_column + c * kTileColumns * stride + k * kKTileBytes);
 #pragma unroll
-      for (int r = 0; r < ROW_TILES; ++r)
+      for (int r = 0; r < kPassTiles; ++r)
         multiply_k_tile<T, true>(sum[r][c], sum[r][c], operands[r][0], operands[r][1], states);
     }
   }
 #pragma unroll
-  for (int r = 0; r < ROW_TILES; ++r) {
+  for (int r = 0; r < kPassTiles; ++r) {
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c)
       sums[((r * COLUMN_TILES + c) * kWarps + warp) * 32 + lane] = {sum[r][c][0], sum[r][c][1], sum[r][c][2],
@@ -43,9 +45,10 @@ __device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[ROW
 }
 
 // Adds them up, into [row][column] of `stride` floats a row.
-template <int ROW_TILES, int COLUMN_TILES>
+template <int COLUMN_TILES>
 __device__ __forceinline__ void add_up_tiles(const float4* sums, float* results, int stride) {
-  for (int i = threadIdx.x; i < ROW_TILES * COLUMN_TILES * 32; i += kThreads) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kPassTiles * COLUMN_TILES * 32; i += kThreads) {
     const int tile = i / 32, lane = i % 32;
     float4 total = {0, 0, 0, 0};
 #pragma unroll
@@ -70,31 +73,23 @@ struct BlockTiles {
     return (i < resident ? shared : global) + static_cast<int64_t>(i) * k_tiles * kTileVecs;
   }
 };
+static_assert(sizeof(BlockTiles) <= kBlockTilesBytes);
 
-// All of a block's rows, two row tiles at a time. After each pass its results lie at `results` and after(first row
-// tile, rows) is called; KEEPS: those of all passes lie one after the other. The block's threads are together
-// afterwards, and before where the columns were written.
+// All of a block's rows, in passes of two row tiles; an odd number's last one is multiplied twice. After each pass its
+// results lie at `results` and after(first row tile, rows) is called; KEEPS: those of all passes lie one after the
+// other. The block's threads are together afterwards, and before where the columns were written.
 template <class T, int COLUMN_TILES, bool KEEPS, class After>
 __device__ __forceinline__ void multiply_rows(const BlockTiles& tiles, uint32_t columns, int stride, float4* sums,
                                               float* results, int results_stride, const After& after) {
-  for (int i = 0; i < tiles.share.count; i += 2) {
-    float* const to = KEEPS ? results + i * kTileRows * results_stride : results;
-    const int count = min(2, tiles.share.count - i);
-    if (count == 2) {
-      const uint4* const pair[2] = {tiles.tile(i), tiles.tile(i + 1)};
-      multiply_tiles<T, 2, COLUMN_TILES>(pair, tiles.k_tiles, columns, stride, sums);
-    } else {
-      const uint4* const last[1] = {tiles.tile(i)};
-      multiply_tiles<T, 1, COLUMN_TILES>(last, tiles.k_tiles, columns, stride, sums);
-    }
+  const int count = tiles.share.count;
+#pragma unroll 1
+  for (int i = 0; i < count; i += kPassTiles) {
+    const uint4* const pair[kPassTiles] = {tiles.tile(i), tiles.tile(min(i + 1, count - 1))};
+    multiply_tiles<T, COLUMN_TILES>(pair, tiles.k_tiles, columns, stride, sums);
     __syncthreads();
-    if (count == 2) {
-      add_up_tiles<2, COLUMN_TILES>(sums, to, results_stride);
-    } else {
-      add_up_tiles<1, COLUMN_TILES>(sums, to, results_stride);
-    }
+    add_up_tiles<COLUMN_TILES>(sums, KEEPS ? results + i * kTileRows * results_stride : results, results_stride);
     __syncthreads();
-    after(i, count * kTileRows);
+    after(i, min(kPassTiles, count - i) * kTileRows);
   }
 }
 

@@ -114,7 +114,7 @@ struct Search {
   const SearchParams& p;
   char* const memory;
   const int group, block, warp, lane;
-  BlockTiles tiles[kMatrices];
+  BlockTiles* const tiles;  // [matrix]
   Slot* slots;
   Column* columns;
   int next_utterance;  // of the first thread
@@ -128,6 +128,7 @@ struct Search {
         block(blockIdx.x % params.blocks),
         warp(threadIdx.x / 32),
         lane(threadIdx.x % 32),
+        tiles(reinterpret_cast<BlockTiles*>(shared + params.shared.tiles)),
         slots(reinterpret_cast<Slot*>(shared + params.shared.slots)),
         columns(reinterpret_cast<Column*>(shared + params.shared.columns)),
         next_utterance(group) {}
@@ -147,24 +148,38 @@ struct Search {
   __device__ __forceinline__ bool advances(int s) const {
     return slots[s].step == Step::kBegin || slots[s].step == Step::kAdvance;
   }
+  __device__ __forceinline__ const BlockTiles& units_of(int layer) const {
+    return tiles[layer == 0 ? kRecurrent : kUpperRecurrent];
+  }
+  // The slots of which something is true, a bit each; by whole warps.
+  template <class Is>
+  __device__ __forceinline__ unsigned slots_that(const Is& is) const {
+    return __ballot_sync(kWholeWarp, lane < p.slots && is(slots[lane]));
+  }
 
   // ---- before the first round ----
 
   __device__ __forceinline__ void load_weights() {
-    const uint4* shared = reinterpret_cast<const uint4*>(memory + p.shared.weights);
-    int room = p.weight_bytes / static_cast<int>(sizeof(uint4));
-#pragma unroll
+    if (threadIdx.x == 0) {
+      const uint4* shared = reinterpret_cast<const uint4*>(memory + p.shared.weights);
+      int room = p.weight_bytes / static_cast<int>(sizeof(uint4));
+#pragma unroll 1
+      for (int m = 0; m < kMatrices; ++m) {
+        const int vecs = p.tiles[m].k_tiles * kTileVecs;
+        const Share share = share_of(p.tiles[m], p.blocks, block);
+        const int resident = min(share.count, room / vecs);
+        tiles[m] = {share, p.tiles[m].k_tiles, resident, shared,
+                    p.prepared.fragments[m] + static_cast<int64_t>(share.first) * vecs};
+        shared += resident * vecs;
+        room -= resident * vecs;
+      }
+    }
+    __syncthreads();
+#pragma unroll 1
     for (int m = 0; m < kMatrices; ++m) {
-      BlockTiles& own = tiles[m];
-      const int vecs = p.tiles[m].k_tiles * kTileVecs;
-      own.share = share_of(p.tiles[m], p.blocks, block);
-      own.k_tiles = p.tiles[m].k_tiles;
-      own.resident = min(own.share.count, room / vecs);
-      own.shared = shared;
-      own.global = p.prepared.fragments[m] + static_cast<int64_t>(own.share.first) * vecs;
-      for (int i = threadIdx.x; i < own.resident * vecs; i += kThreads) const_cast<uint4*>(shared)[i] = own.global[i];
-      shared += own.resident * vecs;
-      room -= own.resident * vecs;
+      const BlockTiles& own = tiles[m];
+      uint4* const to = const_cast<uint4*>(own.shared);
+      for (int i = threadIdx.x; i < own.resident * own.k_tiles * kTileVecs; i += kThreads) to[i] = own.global[i];
     }
   }
 
@@ -172,10 +187,9 @@ struct Search {
     // Columns beyond the sizes of the layers stay zero, and what is multiplied without being used is a number.
     for (int i = p.shared.activations + 4 * threadIdx.x; i < p.shared.sums; i += 4 * kThreads)
       *reinterpret_cast<uint32_t*>(memory + i) = 0;
-#pragma unroll
-    for (int layer = 0; layer < PRNN_MAX_PREDICTOR_LAYERS; ++layer) {
-      if (layer >= p.layers) continue;
-      const int units = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share.count * kTileUnits;
+#pragma unroll 1
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const int units = units_of(layer).share.count * kTileUnits;
       for (int i = threadIdx.x; i < units * kSlots; i += kThreads) floats(p.shared.cells[layer])[i] = 0;
     }
     const Share output = tiles[kOutput].share;
@@ -218,28 +232,13 @@ struct Search {
     }
   }
 
-  __device__ __forceinline__ bool has_utterances() const {
-    for (int s = 0; s < p.slots; ++s) {
-      if (slots[s].utterance >= 0) return true;
-    }
-    return false;
-  }
-
-  __device__ __forceinline__ bool any_steps() const {
-    for (int s = 0; s < p.slots; ++s) {
-      if (slots[s].step != Step::kNone) return true;
-    }
-    return false;
-  }
-
   __device__ __forceinline__ bool is_live(int s) const { return slots[s].utterance >= 0 && !slots[s].closes; }
 
   // Of an utterance that ends: its state, each block's own units of it.
   __device__ __forceinline__ void write_states() {
-#pragma unroll
-    for (int layer = 0; layer < PRNN_MAX_PREDICTOR_LAYERS; ++layer) {
-      if (layer >= p.layers) continue;
-      const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
+#pragma unroll 1
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const Share own = units_of(layer).share;
       for (int i = threadIdx.x; i < own.count * kTileUnits * p.slots; i += kThreads) {
         const int s = i % p.slots, own_unit = i / p.slots, unit = own.first * kTileUnits + own_unit;
         if (!slots[s].closes || !slots[s].has_changed || unit >= p.model.hiddenSize) continue;
@@ -274,11 +273,12 @@ struct Search {
   // products are in `results`.
   template <prnnRNNMode_t MODE>
   __device__ __forceinline__ void step_cells(int layer) {
-    const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
+    const Share own = units_of(layer).share;
     const float* const recurrent = floats(p.shared.recurrent[layer]);
     const float* const inputs = floats(p.shared.results);
     float* const cells = floats(p.shared.cells[layer]);
     TaggedWord* const published = p.states[layer] + static_cast<int64_t>(group) * p.slots * words(p.units);
+#pragma unroll 1
     for (int i = threadIdx.x; i < own.count * kTileUnits * kSlots; i += kThreads) {  // whole warps
       const int own_unit = i / kSlots, s = i % kSlots, unit = own.first * kTileUnits + own_unit;
       const bool steps = s < p.slots && advances(s);
@@ -318,12 +318,11 @@ struct Search {
   }
 
   // Waits for the rows of these slots into shared memory. False: give up.
-  template <class Wanted>
   __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, const Divisor& pieces, char* to, int stride,
-                                              const Wanted& is_wanted) {
+                                              unsigned wanted) {
     gather(
         p.slots * static_cast<int>(pieces.divisor),
-        [&](int i) -> const void* { return is_wanted(quotient(i, pieces)) ? rows + 2 * i : nullptr; },
+        [&](int i) -> const void* { return (wanted >> quotient(i, pieces) & 1) != 0 ? rows + 2 * i : nullptr; },
         [](const void* from) { return load_tagged(from); },
         [&](const TwoLongs& v) {
           return static_cast<uint32_t>(v.first >> 32) == round && static_cast<uint32_t>(v.second >> 32) == round;
@@ -337,15 +336,14 @@ struct Search {
     return __syncthreads_or(timed_out) == 0;
   }
 
-  __device__ __forceinline__ bool step_layer(int layer) {
+  __device__ __forceinline__ bool step_layer(int layer, unsigned advancing) {
     if (p.model.predictor == PRNN_PREDICTOR_LSTM) {
       step_cells<PRNN_LSTM>(layer);
     } else {
       step_cells<PRNN_GRU>(layer);
     }
-    if (layer == 0) copy_frames();
     return gather_rows(p.states[layer] + static_cast<int64_t>(group) * p.slots * words(p.units), p.state_pieces,
-                       memory + p.shared.states[layer], p.state_stride, [&](int s) { return advances(s); });
+                       memory + p.shared.states[layer], p.state_stride, advancing);
   }
 
   // States of streams that go on: h of all units, c of the own ones.
@@ -353,14 +351,13 @@ struct Search {
     const int hidden = static_cast<int>(p.model.hiddenSize);
     for (int s = 0; s < p.slots; ++s) {
       if (slots[s].step != Step::kResume) continue;
-#pragma unroll
-      for (int layer = 0; layer < PRNN_MAX_PREDICTOR_LAYERS; ++layer) {
-        if (layer >= p.layers) continue;
+#pragma unroll 1
+      for (int layer = 0; layer < p.layers; ++layer) {
         const int64_t row = (static_cast<int64_t>(slots[s].stream) * p.layers + layer) * hidden;
         for (int i = threadIdx.x; i < hidden; i += kThreads)
           reinterpret_cast<T*>(state_row(layer, s))[i] = static_cast<const T*>(p.state.h)[row + i];
         if (p.model.predictor != PRNN_PREDICTOR_LSTM) continue;
-        const Share own = tiles[layer == 0 ? kRecurrent : kUpperRecurrent].share;
+        const Share own = units_of(layer).share;
         for (int i = threadIdx.x; i < own.count * kTileUnits; i += kThreads) {
           const int unit = own.first * kTileUnits + i;
           if (unit < hidden)
@@ -387,44 +384,50 @@ struct Search {
     __syncthreads();
   }
 
-  __device__ __forceinline__ void multiply_gates(Matrix matrix, int layer, float* results) {
+  // The product of a matrix and the states of a layer.
+  __device__ __forceinline__ void multiply_states(int matrix, int layer, int results) {
     multiply_rows<T, 1, true>(tiles[matrix], shared_address(memory + p.shared.states[layer]), p.state_stride, sums(),
-                              results, kGatesStride, [](int, int) {});
+                              floats(results), kGatesStride, [](int, int) {});
   }
 
   // One round's steps of the predictors, up to their projections in shared memory.
   __device__ __forceinline__ bool step_predictors() {
+    const unsigned advancing =
+        slots_that([](const Slot& slot) { return slot.step == Step::kBegin || slot.step == Step::kAdvance; });
+    const unsigned projected =
+        slots_that([](const Slot& slot) { return slot.step != Step::kNone && slot.closes == 0; });
     if (is_recurrent()) {
       resume_states();
-      if (!step_layer(0)) return false;
-      if (p.layers > 1) {
-        multiply_gates(kUpperInput, 0, floats(p.shared.results));
-        if (!step_layer(1)) return false;
+#pragma unroll 1
+      for (int layer = 0; layer < p.layers; ++layer) {
+        if (layer > 0) multiply_states(kUpperInput, 0, p.shared.results);
+        if (!step_layer(layer, advancing)) return false;
       }
     } else {
-      copy_frames();
       sum_embeddings();
     }
-    project();
-    if (is_recurrent()) multiply_gates(kRecurrent, 0, floats(p.shared.recurrent[0]));
-    if (p.layers > 1) multiply_gates(kUpperRecurrent, 1, floats(p.shared.recurrent[1]));
-    const int row_words = words(p.tiles[kProjection].count * kTileRows);
-    return gather_rows(p.projection + static_cast<int64_t>(group) * p.slots * row_words, p.projection_pieces,
-                       memory + p.shared.projection, p.joiner_stride,
-                       [&](int s) { return slots[s].step != Step::kNone && !slots[s].closes; });
-  }
-
-  __device__ __forceinline__ void project() {
-    const Share own = tiles[kProjection].share;
-    const float* const results = floats(p.shared.results);
+    // The projection, and while it is on its way, the recurrent products for the next symbol.
     const int row_words = words(p.tiles[kProjection].count * kTileRows);
     TaggedWord* const published = p.projection + static_cast<int64_t>(group) * p.slots * row_words;
-    multiply_gates(kProjection, top(), floats(p.shared.results));
+#pragma unroll 1
+    for (int i = -1; i < p.layers; ++i) {
+      const bool projects = i < 0;
+      const int matrix = projects ? kProjection : i == 0 ? kRecurrent : kUpperRecurrent;
+      multiply_states(matrix, projects ? top() : i, projects ? p.shared.results : p.shared.recurrent[i]);
+      if (projects) publish_projections(published, row_words, projected);
+    }
+    return gather_rows(published, p.projection_pieces, memory + p.shared.projection, p.joiner_stride, projected);
+  }
+
+  __device__ __forceinline__ void publish_projections(TaggedWord* published, int row_words, unsigned projected) const {
+    const Share own = tiles[kProjection].share;
+    const float* const results = floats(p.shared.results);
+#pragma unroll 1
     for (int i = threadIdx.x; i < own.count * kTileRows * kSlots; i += kThreads) {  // whole warps
       const int own_row = i / kSlots, s = i % kSlots, row = own.first * kTileRows + own_row;
-      const bool valid = s < p.slots && slots[s].step != Step::kNone && !slots[s].closes;
       publish_elements(published, row_words, s, row,
-                       results[own_row * kGatesStride + s] + p.prepared.projection_bias[row], valid);
+                       results[own_row * kGatesStride + s] + p.prepared.projection_bias[row],
+                       (projected >> s & 1) != 0);
     }
   }
 
@@ -517,9 +520,6 @@ struct Search {
         kResultsStride, [&](int tile, int rows) {
           const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
           const bool is_row = lane < rows, is_class = is_row && row < classes;
-          const int duration = row - p.class_tiles * kTileRows;
-          const bool is_duration = is_row && duration >= 0 && duration < p.model.durationCount;
-          const bool has_durations = own.first + tile + rows / kTileRows > p.class_tiles;
 #pragma unroll
           for (int c = 0; c < COLUMN_TILES; ++c) {
             const int column = warp + c * kWarps;
@@ -530,8 +530,14 @@ struct Search {
               summaries[c].add(logit);
               summaries[c].take(logit + gain(column, row), logit, row);
             }
-            if (has_durations)
-              publish_duration(parts + column * (p.blocks + 2), is_duration ? logit : kNever, duration);
+          }
+          if (own.first + tile + rows / kTileRows <= p.class_tiles) return;
+          const int duration = row - p.class_tiles * kTileRows;
+          const bool is_duration = is_row && duration >= 0 && duration < p.model.durationCount;
+#pragma unroll 1
+          for (int column = warp; column < kColumns; column += kWarps) {
+            const float logit = is_duration ? results[lane * kResultsStride + column] + bias[own_row] : kNever;
+            publish_duration(parts + column * (p.blocks + 2), logit, duration);
           }
         });
     summarise_over_lanes<32>(summaries);
@@ -590,11 +596,13 @@ struct Search {
       Summary summaries[1];
       Summary& summary = summaries[0];
       if (is_wanted) {
+#pragma unroll 2
         for (int b = lane % kColumnLanes; b < p.blocks; b += kColumnLanes) {
           const ColumnPart part = parts[b];
           summary.take(part.best, part.logit, static_cast<int>(part.place_and_round >> 16));
           summary.largest = fmaxf(summary.largest, part.log_sum);
         }
+#pragma unroll 2
         for (int b = lane % kColumnLanes; b < p.blocks; b += kColumnLanes) {
           const float log_sum = parts[b].log_sum;
           if (log_sum != kNever) summary.sum += expf(log_sum - summary.largest);
@@ -691,13 +699,11 @@ struct Search {
     for (;;) {
       if (threadIdx.x == 0) take_utterances();
       __syncthreads();
-      if (!has_utterances()) return;
+      if (slots_that([](const Slot& slot) { return slot.utterance >= 0; }) == 0) return;
       ++round;
-      if (!any_steps()) {
-        copy_frames();
-      } else if (!step_predictors()) {
-        return;
-      }
+      copy_frames();
+      const bool steps = slots_that([](const Slot& slot) { return slot.step != Step::kNone; }) != 0;
+      if (steps && !step_predictors()) return;
       asm volatile("cp.async.wait_all;" ::: "memory");
       __syncthreads();
       activate_columns();

@@ -48,15 +48,18 @@ SharedLayout lay_out(const SearchPlan& plan, int column_tiles) {
   shared.projection = take(int64_t{kSlots} * plan.joiner_stride);
   const int64_t sums = int64_t{2} * column_tiles * kWarps * 32 * 16;
   shared.sums = take(std::max(sums, int64_t{columns} * (plan.blocks + 2) * 16));
-  const int gates = std::max(most_tiles(plan, kProjection), most_tiles(plan, kUpperInput)) * kTileRows;
+  const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
+  const int gates =
+      whole_passes(std::max(most_tiles(plan, kProjection), most_tiles(plan, kUpperInput))) * kTileRows;
   shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * (kTileColumns + 1)));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
   for (int layer = 0; layer < plan.layers; ++layer) {
-    const int64_t tiles = most_tiles(plan, recurrent[layer]);
-    shared.recurrent[layer] = take(4 * tiles * kTileRows * (kTileColumns + 1));
-    shared.cells[layer] = take(4 * tiles * kTileUnits * kSlots);
+    const int tiles = most_tiles(plan, recurrent[layer]);
+    shared.recurrent[layer] = take(4 * int64_t{whole_passes(tiles)} * kTileRows * (kTileColumns + 1));
+    shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * kSlots);
   }
   shared.output_bias = take(4 * int64_t{most_tiles(plan, kOutput)} * kTileRows);
+  shared.tiles = take(kMatrices * kBlockTilesBytes);
   shared.columns = take(int64_t{columns} * kColumnBytes);
   shared.slots = take(int64_t{kSlots} * kSlotBytes);
   shared.weights = static_cast<int>(at);

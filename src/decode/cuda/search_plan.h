@@ -52,6 +52,7 @@ struct SharedLayout {
   int recurrent[2];       // float [row][slot]: the layers' recurrent products with the present h
   int cells[2];           // float [unit][slot]: c
   int output_bias;        // float [row]
+  int tiles;              // BlockTiles [matrix]
   int columns;            // Column [column]
   int slots;              // Slot [slot]
   int total;
@@ -71,7 +72,7 @@ struct SearchPlan {
 };
 
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
-constexpr int kColumnBytes = 48, kSlotBytes = 96;
+constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. A plan depends on the model alone, so that an utterance's results do
 // not depend on the batch: of the numbers of column tiles that leave room for all weights, it takes the one with which
