@@ -14,7 +14,6 @@
 #include "decode/cuda/prepare.cu"
 #include "decode/cuda/search_bfloat16.cu"
 #include "decode/cuda/search_float.cu"
-#include "decode/cuda/search_half.cu"
 
 extern "C" cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   std::memcpy(to, from, bytes);
@@ -110,7 +109,9 @@ int run(int multiprocessors, int shared_bytes, const char* call_name, const char
   Array prepared = Array::of_bytes(counted.size(), 0xFF);
   Arena arena(prepared.data());
   const Prepared cut = cut_prepared(model, plan, arena);
-  const auto with_model = [&](auto&& function) { return with_type(model.dataType, function); };
+  const auto with_model = [&](auto&& function) {  // half, which takes the same ways as bfloat16, is not compiled
+    return model.dataType == PRNN_DATA_BFLOAT16 ? function(__nv_bfloat16()) : function(float());
+  };
   with_model([&](auto type) { return run_prepare<decltype(type)>(model, weights, plan, cut, nullptr); });
 
   args.prepared = prepared.data();
