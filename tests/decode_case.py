@@ -153,7 +153,9 @@ class DecodeCase:
     def frames(self, batch: int, count: int, seed: int = 1) -> Tensor:
         """Random encoder frames (N, T, E)."""
         generator = torch.Generator().manual_seed(seed)
-        return 2 * torch.randn(batch, count, self.encoder, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
+        return 2 * torch.randn(batch, count, self.encoder, generator=generator, dtype=torch.float64).to(
+            self.device, self.dtype
+        )
 
     def c_weights(self) -> Weights:
         weights = Weights(**{name: None if w is None else w.data_ptr() for name, w in self.weights.items()})
@@ -195,7 +197,9 @@ class DecodeCase:
         if self.predictor == "stateless":
             return state | {"context": torch.full((slots, self.context), -7, dtype=torch.int32, **where)}
         state["h"] = torch.full(size, torch.nan, dtype=self.dtype, **where)
-        return state | ({"c": torch.full(size, torch.nan, dtype=self.compute, **where)} if self.predictor == "lstm" else {})
+        return state | (
+            {"c": torch.full(size, torch.nan, dtype=self.compute, **where)} if self.predictor == "lstm" else {}
+        )
 
     def search(
         self,
@@ -316,9 +320,9 @@ def assert_greedy(
     max_symbols: int = 8,
     bias: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """Follows what was found in an utterance (T, E) in float64: everything that was taken is, but for the tolerance, the
-    most probable, and log-probabilities are what they should be. Which duration a blank had is not known: where several
-    are as good, each is tried."""
+    """Follows what was found in an utterance (T, E) in float64: all that was taken is the most probable, but for the
+    tolerance, and log-probabilities are what they should be. Which duration a blank had is not known: where several are
+    as good, each is tried."""
 
     def follow(t: int, in_frame: int, done: int, out: Tensor, state: Any, score: float) -> str:
         while t < len(frames):

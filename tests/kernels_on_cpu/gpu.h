@@ -36,7 +36,7 @@ constexpr size_t kStackBytes = 1 << 20;
 constexpr size_t kStackBytes = 192 * 1024;
 #endif
 constexpr size_t kSharedBytes = 1 << 19, kGuardBytes = 1 << 14;  // below each stack
-constexpr int kDynamic = 1024;     // where a block's variables begin, those of dynamic size; shared address 0 is none
+constexpr int kDynamic = 1024;      // where a block's variables begin, those of dynamic size; shared address 0 is none
 constexpr long kIdleTurns = 10000;  // in which no wait ended: none will
 
 struct Grid {

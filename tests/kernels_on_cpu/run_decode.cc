@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "arrays.h"
-#include "instructions.h"
 #include "decode/cuda/call.h"
 #include "decode/cuda/prepare.cu"
 #include "decode/cuda/search_bfloat16.cu"
 #include "decode/cuda/search_float.cu"
+#include "instructions.h"
 
 extern "C" cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   std::memcpy(to, from, bytes);
@@ -123,8 +123,8 @@ int run(int multiprocessors, int shared_bytes, const char* call_name, const char
   cut_exchange(plan, batch, exchange, params);
   int timed_out = 0;
   params.timed_out = &timed_out;
-  const cudaError_t error = with_model(
-      [&](auto type) { return run_search<decltype(type)>(params, batch.column_tiles, nullptr); });
+  const cudaError_t error =
+      with_model([&](auto type) { return run_search<decltype(type)>(params, batch.column_tiles, nullptr); });
   if (error != cudaSuccess || timed_out != 0) {
     std::printf("the kernel does not end\n");
     return 2;

@@ -21,9 +21,8 @@ SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
          "dataType is PRNN_DATA_DOUBLE; the transducer search on a GPU takes FLOAT, HALF and BFLOAT16");
   }
   if (row.arch < kLeastArch) {
-    fail(PRNN_STATUS_NOT_SUPPORTED,
-         "the GPU has compute capability %d.%d; the transducer search needs at least 8.0", row.arch / 10,
-         row.arch % 10);
+    fail(PRNN_STATUS_NOT_SUPPORTED, "the GPU has compute capability %d.%d; the transducer search needs at least 8.0",
+         row.arch / 10, row.arch % 10);
   }
   if (model.classes > kMostClasses) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "classes is %lld; the transducer search on a GPU takes at most %d",

@@ -69,7 +69,8 @@ inline SearchParams params_of(const TransducerModel& model, const SearchPlan& pl
   params.activation_pieces = Divisor(plan.tiles[kOutput].k_tiles * kKTileBytes / 16);
   params.parts_of_column = Divisor(plan.blocks + (model.durationCount > 0 ? 2 : 1));
   params.frames_of_slot = Divisor(batch.window);
-  params.copies_frames = (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;
+  params.copies_frames =
+      (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;
   return params;
 }
 

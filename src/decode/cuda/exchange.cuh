@@ -1,5 +1,5 @@
-// What the blocks of a group publish for each other in L2: words of states with the number of the round beside them, and
-// parts of columns of logits. A reader polls until the number is that of the round.
+// What the blocks of a group publish for each other in L2: words of states with the number of the round beside them,
+// and parts of columns of logits. A reader polls until the number is that of the round.
 #pragma once
 
 #include "decode/cuda/params.h"
@@ -48,8 +48,7 @@ __device__ __forceinline__ TwoLongs load_part(const void* from) {
 // address(i): of piece i, or NULL if it is not wanted; load(address); has_arrived(piece); store(i, piece).
 template <class Address, class Load, class HasArrived, class Store>
 __device__ __forceinline__ void gather(int count, const Address& address, const Load& load,
-                                       const HasArrived& has_arrived, const Store& store, int* fault,
-                                       bool& timed_out) {
+                                       const HasArrived& has_arrived, const Store& store, int* fault, bool& timed_out) {
   constexpr int kBatch = 4;
   for (int first = threadIdx.x; first < count; first += kBatch * kThreads) {
     const void* from[kBatch];

@@ -36,9 +36,9 @@ using TaggedWord = unsigned long long;
 // blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the class or the
 // number of the duration, and the lower half of the number of the round.
 struct alignas(16) ColumnPart {
-  float best;           // of all classes but the blank: the highest logit with its gain
-  float logit;          // the same without the gain
-  float log_sum;        // of the exponentials of the logits, without the blank's
+  float best;     // of all classes but the blank: the highest logit with its gain
+  float logit;    // the same without the gain
+  float log_sum;  // of the exponentials of the logits, without the blank's
   uint32_t place_and_round;
 };
 
@@ -60,9 +60,9 @@ struct SearchParams {
     int replicas, directions;  // groups, and 1
   } sizes;
   int blocks, slots, window;  // blocks: of a group
-  int class_tiles;  // row tiles of the output layer before that of the durations
-  int layers, units;  // units: a multiple of kTileUnits
-  bool copies_frames;  // frames begin at multiples of 16 bytes
+  int class_tiles;            // row tiles of the output layer before that of the durations
+  int layers, units;          // units: a multiple of kTileUnits
+  bool copies_frames;         // frames begin at multiples of 16 bytes
   // Of an index of pieces of 16 bytes: states and projections that are exchanged, two words a piece; columns of
   // activations; parts of columns. And of a column.
   Divisor state_pieces, projection_pieces, activation_pieces, parts_of_column, frames_of_slot;
@@ -81,7 +81,7 @@ template <class T>
 cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_t stream);
 
 template <class T>
-cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights, const SearchPlan& plan,
-                 const Prepared& prepared, cudaStream_t stream);
+cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,
+                        const SearchPlan& plan, const Prepared& prepared, cudaStream_t stream);
 
 }  // namespace prnn::decode_cuda

@@ -145,8 +145,8 @@ void convert_bias(const Rows& rows, const void* bias, const RowTiles& tiles, flo
 }  // namespace
 
 template <class T>
-cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights, const SearchPlan& plan,
-                 const Prepared& prepared, cudaStream_t stream) {
+cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,
+                        const SearchPlan& plan, const Prepared& prepared, cudaStream_t stream) {
   const auto as = [](const void* pointer) { return static_cast<const T*>(pointer); };
   const int64_t hidden = model.hiddenSize;
   const OutputRows output{model.classes, model.durationCount, int64_t{plan.class_tiles(model.classes)} * kTileRows};
@@ -165,10 +165,9 @@ cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducer
   const int64_t count = int64_t{plan.tiles[kRecurrent].count} * kTileRows;
   const dim3 grid(static_cast<unsigned>(ceil_div(count, kTableTile)),
                   static_cast<unsigned>(ceil_div(model.classes, kTableTile)));
-  table_kernel<<<grid, kPrepareThreads, 0, stream>>>(as(weights.embedding), as(weights.inputWeights[0]),
-                                                     as(weights.inputBiases[0]), as(weights.recurrentBiases[0]),
-                                                     inputs, model.classes, model.embeddingSize, count,
-                                                     static_cast<T*>(prepared.table));
+  table_kernel<<<grid, kPrepareThreads, 0, stream>>>(
+      as(weights.embedding), as(weights.inputWeights[0]), as(weights.inputBiases[0]), as(weights.recurrentBiases[0]),
+      inputs, model.classes, model.embeddingSize, count, static_cast<T*>(prepared.table));
   pack<T>(recurrent, weights.recurrentWeights[0], hidden, plan.tiles[kRecurrent], prepared.fragments[kRecurrent],
           stream);
   if (plan.layers == 1) return cudaGetLastError();
@@ -181,10 +180,10 @@ cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducer
 }
 
 template cudaError_t run_prepare<float>(const prnnTransducerModel_t&, const prnnTransducerWeights_t&, const SearchPlan&,
-                                 const Prepared&, cudaStream_t);
-template cudaError_t run_prepare<__half>(const prnnTransducerModel_t&, const prnnTransducerWeights_t&, const SearchPlan&,
-                                  const Prepared&, cudaStream_t);
-template cudaError_t run_prepare<__nv_bfloat16>(const prnnTransducerModel_t&, const prnnTransducerWeights_t&,
+                                        const Prepared&, cudaStream_t);
+template cudaError_t run_prepare<__half>(const prnnTransducerModel_t&, const prnnTransducerWeights_t&,
                                          const SearchPlan&, const Prepared&, cudaStream_t);
+template cudaError_t run_prepare<__nv_bfloat16>(const prnnTransducerModel_t&, const prnnTransducerWeights_t&,
+                                                const SearchPlan&, const Prepared&, cudaStream_t);
 
 }  // namespace prnn::decode_cuda

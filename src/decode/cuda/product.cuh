@@ -11,11 +11,11 @@ constexpr int kTileVecs = 64;  // of 16 bytes, of a row tile and a k-tile
 
 constexpr int kPassTiles = 2;  // row tiles that are multiplied at once
 
-// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`, [tile][warp][lane]. `weights`: of the row tiles,
-// shared or global memory. `columns`: shared address of column 0.
+// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`, [tile][warp][lane]. `weights`: of the row
+// tiles, shared or global memory. `columns`: shared address of column 0.
 template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[kPassTiles], int k_tiles,
-                                               uint32_t columns, int stride, float4* sums) {
+__device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[kPassTiles], int k_tiles, uint32_t columns,
+                                               int stride, float4* sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float sum[kPassTiles][COLUMN_TILES][4] = {};
   const uint32_t own_column = columns + lane / 4 * stride + lane % 4 * 16;

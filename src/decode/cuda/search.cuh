@@ -24,9 +24,9 @@ struct Slot {
   int in_frame;  // symbols emitted at this frame
   int count;     // symbols emitted
   Step step;
-  int symbol;  // the last one
-  int node;    // of the bias
-  int closes;  // it has no frames left, and its state is written in this round
+  int symbol;       // the last one
+  int node;         // of the bias
+  int closes;       // it has no frames left, and its state is written in this round
   int has_changed;  // its predictor's state
   int context[PRNN_MAX_PREDICTOR_CONTEXT];
   double score;
@@ -258,8 +258,7 @@ struct Search {
     p.state.ahead[slot.stream] = max(0, slot.frame - slot.length);
     if (p.bias.nodes > 0) p.state.node[slot.stream] = slot.node;
     if (!is_recurrent()) {
-      for (int i = 0; i < p.model.context; ++i)
-        p.state.context[slot.stream * p.model.context + i] = slot.context[i];
+      for (int i = 0; i < p.model.context; ++i) p.state.context[slot.stream * p.model.context + i] = slot.context[i];
     }
   }
 
@@ -298,8 +297,9 @@ struct Search {
         }
         float before = 0;
         if (!begins) {
-          before = Cell<MODE>::kHasCellState ? cells[i]
-                                             : Element<T>::to_float(reinterpret_cast<const T*>(state_row(layer, s))[unit]);
+          before = Cell<MODE>::kHasCellState
+                       ? cells[i]
+                       : Element<T>::to_float(reinterpret_cast<const T*>(state_row(layer, s))[unit]);
         }
         const UnitForward result = Cell<MODE>::template forward<kDigits>(gate, before);
         if (Cell<MODE>::kHasCellState) cells[i] = result.carried;
@@ -495,7 +495,8 @@ struct Search {
     return static_cast<uint32_t>(place) << 16 | (round & 0xFFFF);
   }
 
-  // The most probable duration of a column, whose logits the warp's lanes have in their order; the others have -infinity.
+  // The most probable duration of a column, whose logits the warp's lanes have in their order; the others have
+  // -infinity.
   __device__ __forceinline__ void publish_duration(ColumnPart* parts, float logit, int place) const {
     Summary all[1];
     all[0].add(logit);
@@ -516,8 +517,8 @@ struct Search {
     ColumnPart* const parts = parts_of_round();
     Summary summaries[COLUMN_TILES];
     multiply_rows<T, COLUMN_TILES, false>(
-        tiles[kOutput], shared_address(memory + p.shared.activations), p.joiner_stride, sums(), floats(p.shared.results),
-        kResultsStride, [&](int tile, int rows) {
+        tiles[kOutput], shared_address(memory + p.shared.activations), p.joiner_stride, sums(),
+        floats(p.shared.results), kResultsStride, [&](int tile, int rows) {
           const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
           const bool is_row = lane < rows, is_class = is_row && row < classes;
 #pragma unroll

@@ -49,8 +49,7 @@ SharedLayout lay_out(const SearchPlan& plan, int column_tiles) {
   const int64_t sums = int64_t{2} * column_tiles * kWarps * 32 * 16;
   shared.sums = take(std::max(sums, int64_t{columns} * (plan.blocks + 2) * 16));
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
-  const int gates =
-      whole_passes(std::max(most_tiles(plan, kProjection), most_tiles(plan, kUpperInput))) * kTileRows;
+  const int gates = whole_passes(std::max(most_tiles(plan, kProjection), most_tiles(plan, kUpperInput))) * kTileRows;
   shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * (kTileColumns + 1)));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
   for (int layer = 0; layer < plan.layers; ++layer) {

@@ -43,18 +43,18 @@ __host__ __device__ inline Share share_of(const RowTiles& tiles, int blocks, int
 
 // Where a block's arrays lie in its shared memory, in bytes.
 struct SharedLayout {
-  int weights;            // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
-  int activations;        // [column][joiner_stride]: encoder frames, then the output layer's input
-  int states[2];          // [slot][state_stride]: h of the layers; of a stateless predictor its output
-  int projection;         // [slot][joiner_stride]: the projected predictor output
-  int sums;               // [row tile][column tile][warp][lane] of float4; later what the blocks publish of columns
-  int results;            // float [row][column], of one pass over the output layer or of one of the other products
-  int recurrent[2];       // float [row][slot]: the layers' recurrent products with the present h
-  int cells[2];           // float [unit][slot]: c
-  int output_bias;        // float [row]
-  int tiles;              // BlockTiles [matrix]
-  int columns;            // Column [column]
-  int slots;              // Slot [slot]
+  int weights;       // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
+  int activations;   // [column][joiner_stride]: encoder frames, then the output layer's input
+  int states[2];     // [slot][state_stride]: h of the layers; of a stateless predictor its output
+  int projection;    // [slot][joiner_stride]: the projected predictor output
+  int sums;          // [row tile][column tile][warp][lane] of float4; later what the blocks publish of columns
+  int results;       // float [row][column], of one pass over the output layer or of one of the other products
+  int recurrent[2];  // float [row][slot]: the layers' recurrent products with the present h
+  int cells[2];      // float [unit][slot]: c
+  int output_bias;   // float [row]
+  int tiles;         // BlockTiles [matrix]
+  int columns;       // Column [column]
+  int slots;         // Slot [slot]
   int total;
 };
 
