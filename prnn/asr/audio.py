@@ -179,9 +179,10 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
     return np.ascontiguousarray(samples), rate
 
 
-def check_audio(path: str | Path) -> None:
-    """Raises InputError unless the file is a recording, as far as its header says."""
-    _open(Path(path)).close()
+def audio_seconds(path: str | Path) -> float:
+    """How long a recording is, as far as its header says. Raises InputError unless the file is one."""
+    with _open(Path(path)) as file:
+        return float(file.frames / file.samplerate)
 
 
 def audio_blocks(path: str | Path, seconds: float) -> tuple[int, Iterator[np.ndarray]]:

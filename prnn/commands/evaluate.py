@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
+from prnn.commands.options import (
+    add_accelerator,
+    add_encoder_class,
+    add_search,
+    check_search,
+    phrases,
+    torch_device,
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -43,11 +50,11 @@ def run(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} says what --output has; give that, too")
         if arguments.output:
             require_place(arguments.output)
-        utterances, features = read_utterances(arguments.manifest)
+        utterances, load = read_utterances(arguments.manifest)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
-        result = evaluate(recogniser, utterances, **search, features=features)
+        result = evaluate(recogniser, utterances, **search, load=load)
         wer, cer = result.rates
         print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
