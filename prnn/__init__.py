@@ -1,34 +1,38 @@
 """Recurrent layers whose weights stay on the chip, CTC and RNN-T losses, and a streaming transducer."""
 
-import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
+from prnn._startup import needs_torch
 
-from prnn import nn
+if needs_torch():
+    import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
+
+    from prnn import nn
+    from prnn._errors import NotSupportedError
+    from prnn.convert import convert, convert_back
+    from prnn.explain import explain
+    from prnn.losses import (
+        CTCLoss,
+        JointRNNTLoss,
+        JointTDTLoss,
+        MultiBlankRNNTLoss,
+        RNNTLoss,
+        TDTLoss,
+        ctc_loss,
+        do_rnnt_pruning,
+        forced_align,
+        get_rnnt_prune_ranges,
+        joint_rnnt_loss,
+        joint_tdt_loss,
+        multi_blank_rnnt_loss,
+        mutual_information_recursion,
+        rnnt_loss,
+        rnnt_loss_pruned,
+        rnnt_loss_simple,
+        rnnt_loss_smoothed,
+        tdt_loss,
+    )
+    from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
+
 from prnn._C import __version__
-from prnn._errors import NotSupportedError
-from prnn.convert import convert, convert_back
-from prnn.explain import explain
-from prnn.losses import (
-    CTCLoss,
-    JointRNNTLoss,
-    JointTDTLoss,
-    MultiBlankRNNTLoss,
-    RNNTLoss,
-    TDTLoss,
-    ctc_loss,
-    do_rnnt_pruning,
-    forced_align,
-    get_rnnt_prune_ranges,
-    joint_rnnt_loss,
-    joint_tdt_loss,
-    multi_blank_rnnt_loss,
-    mutual_information_recursion,
-    rnnt_loss,
-    rnnt_loss_pruned,
-    rnnt_loss_simple,
-    rnnt_loss_smoothed,
-    tdt_loss,
-)
-from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
 
 __all__ = [
     "CTCLoss",

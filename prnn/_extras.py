@@ -1,7 +1,5 @@
 """The packages that parts of prnn need and prnn itself does not, and how they are installed."""
 
-import importlib.metadata
-
 # Extras of pyproject.toml; what is not here is of "asr".
 _EXTRAS = {"onnx": "export", "sounddevice": "microphone", "espeakng_loader": "digits"}
 _DISTRIBUTIONS = {
@@ -13,6 +11,8 @@ _DISTRIBUTIONS = {
 
 def is_installed(distribution: str) -> bool:
     """Whether pip knows of it."""
+    import importlib.metadata  # takes half the time that prnn --version has
+
     try:
         importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -1,5 +1,5 @@
-"""The command line: ``prnn tokenizer``, ``train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``bench`` and
-``run``.
+"""The command line: ``prnn tokenizer``, ``train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``bench``,
+``run`` and ``completion``. Commands import what they compute with when they run: --help and --version need no torch.
 
 Exit status: 0 done; 2 the input or an option cannot be used, the output cannot be written, or a training has diverged,
 said in one sentence on stderr; 130 interrupted.
@@ -16,10 +16,11 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from prnn import __version__
-from prnn.commands import bench, evaluate, export, info, run, tokenizer, train, transcribe
+from prnn.commands import bench, completion, evaluate, export, info, run, tokenizer, train, transcribe
 from prnn.commands.failure import CommandError
+from prnn.commands.parser import Parser
 
-_COMMANDS = (tokenizer, train, transcribe, evaluate, export, info, bench, run)
+_COMMANDS = (tokenizer, train, transcribe, evaluate, export, info, bench, run, completion)
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -29,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Train, run and measure streaming speech recognisers, and run other programs' layers on prnn's kernels."
     )
     epilog = "prnn COMMAND --help describes a command and its options."
-    parser = argparse.ArgumentParser(prog="prnn", description=description, epilog=epilog)
+    parser = Parser(prog="prnn", description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"prnn {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:

@@ -48,7 +48,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return output.err.removeprefix("prnn: ").strip()
 
 
-COMMANDS = ["tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "run"]
+COMMANDS = ["tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "run", "completion"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -73,7 +73,7 @@ def test_help_says_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> 
     train = help_of(capsys, "train")
     assert train.startswith("usage: prnn train [--config FILE] --manifest FILE --valid FILE [OPTION ...] Train ")
     assert "training manifest (required, type: a path)" in train
-    assert help_of(capsys, "run").startswith("usage: prnn run [-h] [--log] [--front] [--cudnn FILE] -- COMMAND [ARGUM")
+    assert help_of(capsys, "run").startswith("usage: prnn run [-h] [--compat NAME[,NAME ...]] [--log] ")
     assert "a multiple of 40 (160)" in help_of(capsys, "export")
     bench = help_of(capsys, "bench")
     assert "prnn bench --accelerator cpu rnn --help lists them" in bench
@@ -296,6 +296,9 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int,
     wer = 100 * words / sum(len(text.split()) for text in texts)
     cer = 100 * characters / sum(map(len, texts))
     assert printed == f"6 utterances: WER {wer:.2f} %, CER {cer:.2f} %\n"
+    assert main([*command, "--json"]) == 0
+    rates = json.loads(capsys.readouterr().out)
+    assert rates == {"utterances": 6, "wer": pytest.approx(wer / 100), "cer": pytest.approx(cer / 100)}
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])

@@ -32,6 +32,28 @@ def test_client_of_cudnn_7(language: str, tmp_path: pathlib.Path) -> None:
     assert output_of(ROOT / "tests/c/compat_cudnn.c", tmp_path, language, defines) == "ok\n"
 
 
+CALL_OF_7 = """
+#include <compat/cudnn_rnn.h>
+cudnnStatus_t set(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnDropoutDescriptor_t dropout) {
+  return cudnnSetRNNDescriptor(handle, rnn, 8, 1, dropout, CUDNN_SKIP_INPUT, CUDNN_UNIDIRECTIONAL, CUDNN_LSTM,
+                               CUDNN_RNN_ALGO_STANDARD, %s);
+}
+"""
+
+
+@pytest.mark.parametrize("type", ["CUDNN_DATA_FLOAT", "CUDNN_DATA_INT8"])
+@pytest.mark.parametrize("compiler", ["gcc", "g++"])
+def test_a_call_of_cudnn_7_names_the_definition_that_it_wants(compiler: str, type: str, tmp_path: pathlib.Path) -> None:
+    source = tmp_path / ("client.c" if compiler == "gcc" else "client.cc")
+    source.write_text(CALL_OF_7 % type)
+    command = [compiler, "-fsyntax-only", f"-I{ROOT / 'include'}", source]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode != 0
+    name = "CUDNN_DATA_INT8_wants_PRNN_COMPAT_CUDNN_MAJOR_defined_as_7"
+    assert (name if "INT8" in type else "define_PRNN_COMPAT_CUDNN_MAJOR_as_7") in refused.stderr
+    subprocess.run([*command, "-DPRNN_COMPAT_CUDNN_MAJOR=7"], check=True)
+
+
 def test_cudnn_header_binds_no_name_of_cudnn(tmp_path: pathlib.Path) -> None:
     """So that a program can have the real library beside it."""
     compiled = tmp_path / "client.o"

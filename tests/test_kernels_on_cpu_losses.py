@@ -1,4 +1,5 @@
-"""The recursions of CTC and RNN-T: the kernels' own source, run on the CPU under random schedules: kernels_on_cpu/."""
+"""The recursions of CTC and RNN-T, and RNN-T and TDT with their joiner: the kernels' own source, run on the CPU under
+random schedules: kernels_on_cpu/."""
 
 import pathlib
 
@@ -28,6 +29,16 @@ def ctc(builder: Builder) -> pathlib.Path:
     return builder.run_loss("ctc", "ctc")
 
 
+@pytest.fixture(scope="module")
+def joint_tdt(builder: Builder) -> pathlib.Path:
+    return builder.run_loss("joint_tdt", "joint_tdt")
+
+
+@pytest.fixture(scope="module")
+def joint_tiles(builder: Builder) -> pathlib.Path:
+    return builder.run_loss("joint_tiles", "joint_tiles")
+
+
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.parametrize(
     ("lattice", "frames", "targets"),
@@ -44,6 +55,29 @@ def test_an_rnnt_lattice(rnnt: pathlib.Path, kind: str, lattice: str, frames: in
 def test_the_states_of_ctc(ctc: pathlib.Path, kind: str, frames: int, targets: int) -> None:
     for seed in range(1, 6):
         build.compare(ctc, TOLERANCE[kind], NAMES, type=kind, frames=frames, targets=targets, batch=3, seed=seed)
+
+
+@pytest.mark.parametrize(("kind", "omega", "clamp"), [("double", 0, 0), ("double", 0.2, 0.05), ("float", 0.2, 0)])
+def test_tdt_with_its_joiner(joint_tdt: pathlib.Path, kind: str, omega: float, clamp: float) -> None:
+    sizes = {"batch": 3, "frames": 12, "targets": 5, "classes": 37}
+    names = {"costs", "gradients", "bias", "frames"}
+    build.compare(joint_tdt, TOLERANCE[kind], names, type=kind, omega=omega, clamp=clamp, seed=1, **sizes)
+
+
+TILES = {"bfloat16": 3e-3, "half": 4e-4, "float": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "durations", "clamp"),
+    [
+        ("bfloat16", 253, 4, 0.05),  # duration logits in two blocks of columns
+        ("float", 37, 16, 0),
+        ("half", 40, 0, 0.05),  # RNN-T
+    ],
+)
+def test_logits_from_tiles(joint_tiles: pathlib.Path, kind: str, tokens: int, durations: int, clamp: float) -> None:
+    names, sizes = {"scores", "normalisers", "gradients"}, {"tokens": tokens, "durations": durations}
+    build.compare(joint_tiles, TILES[kind], names, type=kind, clamp=clamp, seed=1, **sizes)
 
 
 def test_a_planted_defect_is_found(builder: Builder) -> None:

@@ -72,6 +72,10 @@ typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolu
 #define CUDNN_DATA_UINT8 ((prnnDataType_t)6)
 #define CUDNN_DATA_UINT8x4 ((prnnDataType_t)7)
 #define CUDNN_DATA_INT8x32 ((prnnDataType_t)8)
+#else /* no such names: a compiler's error shows what a client of version 6 or 7 has to define */
+#define CUDNN_DATA_INT8 CUDNN_DATA_INT8_wants_PRNN_COMPAT_CUDNN_MAJOR_defined_as_7
+#define CUDNN_DATA_INT32 CUDNN_DATA_INT32_wants_PRNN_COMPAT_CUDNN_MAJOR_defined_as_7
+#define CUDNN_DATA_UINT8 CUDNN_DATA_UINT8_wants_PRNN_COMPAT_CUDNN_MAJOR_defined_as_7
 #endif
 #define CUDNN_TENSOR_NCHW PRNN_TENSOR_NCHW
 #define CUDNN_TENSOR_NHWC PRNN_TENSOR_NHWC
@@ -126,8 +130,8 @@ typedef prnnMathType_t cudnnMathType_t;
 #define cudnnDestroyRNNDescriptor prnnDestroyRNNDescriptor
 #define cudnnSetRNNDescriptor_v5 prnnSetRNNDescriptor
 #define cudnnSetRNNDescriptor_v6 prnn_compat_cudnn_rnn_v6
-#if PRNN_COMPAT_CUDNN_MAJOR == 5
-#define cudnnSetRNNDescriptor cudnnSetRNNDescriptor_v5
+#if PRNN_COMPAT_CUDNN_MAJOR == 5 /* by a name that a compiler's error of too many arguments shows */
+#define cudnnSetRNNDescriptor prnn_compat_cudnn_rnn_v5_or_define_PRNN_COMPAT_CUDNN_MAJOR_as_7
 #else
 #define cudnnSetRNNDescriptor cudnnSetRNNDescriptor_v6
 #endif
@@ -164,6 +168,12 @@ static inline cudnnStatus_t prnn_compat_cudnn_filter_4d(cudnnFilterDescriptor_t 
                                                         cudnnTensorFormat_t format, int k, int c, int h, int w) {
   const int dims[] = {k, c, h, w};
   return prnnSetFilterNdDescriptor(filter, type, format, 4, dims);
+}
+
+static inline cudnnStatus_t prnn_compat_cudnn_rnn_v5_or_define_PRNN_COMPAT_CUDNN_MAJOR_as_7(
+    cudnnRNNDescriptor_t rnn, int hidden_size, int layers, cudnnDropoutDescriptor_t dropout,
+    cudnnRNNInputMode_t input_mode, cudnnDirectionMode_t direction, cudnnRNNMode_t mode, cudnnDataType_t type) {
+  return prnnSetRNNDescriptor(rnn, hidden_size, layers, dropout, input_mode, direction, mode, type);
 }
 
 /* PERSIST_STATIC is the resident kernels or NOT_SUPPORTED; STANDARD is whatever is best. */

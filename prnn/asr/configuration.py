@@ -19,6 +19,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from prnn._fields import field_docs, from_plain, option, shown
+from prnn._suggestion import suggestion
 from prnn.transducer import TransducerConfig
 
 from .augment import Augmentation
@@ -28,7 +29,7 @@ from .options import TrainingOptions
 _DESCRIPTION = """
 Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to
 the manifest, or absolute), duration in seconds, and text; or Lhotse's cuts (*.jsonl.gz), or a folder of Lhotse Shar.
-WAV, FLAC and whatever else libsndfile reads, at any sample rate. An interrupted training goes on when the same
+WAV, FLAC, MP3, Ogg and others that libsndfile reads, at any sample rate. An interrupted training goes on when the same
 command runs again. OUTPUT/model.ckpt is the best model so far, for prnn transcribe; tensorboard --logdir OUTPUT shows
 the curves. A configuration file has the options without their dashes; --print_config prints one that is complete.
 Options that follow --config change what it says.
@@ -36,7 +37,7 @@ Options that follow --config change what it says.
 
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "what": ("manifest", "also", "valid", "tokenizer", "init", "output", "epochs", "steps", "seed"),
+    "what": ("manifest", "also", "valid", "tokenizer", "init", "output", "channel", "epochs", "steps", "seed"),
     "batches": (
         "batch_size",
         "batch_seconds",
@@ -173,6 +174,8 @@ class _Parser(ArgumentParser):
             hint = next(vars(action)["_typehint"] for action in self._actions if action.dest == found[1])
             value = f"is {shown(found[2], str)}; it " if found[2] else ""
             reason = f"{found[1]} {value}must be {_accepted(hint)}"
+        else:
+            reason += suggestion(reason, self._option_string_actions)
         place = f"{self._file}: " if self._file is not None else ""
         sys.stderr.write(f"usage: {self.usage}\nprnn train: error: {place}{reason}\n")
         raise SystemExit(2)
@@ -198,7 +201,7 @@ def train_parser() -> ArgumentParser:
         default=argparse.SUPPRESS,
         help="begin anew where the output folder holds a training",
     )
-    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress bar")
+    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress line")
     for section, names in SECTIONS.items():
         _add(parser.add_argument_group(section), TrainingOptions, "", names, {})
     for name, cls in NESTED.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +48,11 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal: the training ends its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: bool) -> DataLoader[Any]:
     """It draws nothing from torch's global generator, which serves weights and dropout."""
     return DataLoader(
@@ -55,6 +61,7 @@ def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: b
         batch_size=None,
         collate_fn=_as_it_is,
         num_workers=workers,
+        worker_init_fn=_leave_interrupts,
         persistent_workers=workers > 0,
         prefetch_factor=PREFETCH if workers else None,
         pin_memory=pinned,

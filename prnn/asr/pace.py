@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks.progress import progress_bar
 
 from .loader import Ahead
 
@@ -42,13 +46,86 @@ class Pace(Callback):
         self._since = None
 
 
-class ProgressBar(TQDMProgressBar):
-    """Shows the loss that the log has got last: to show that of each step, Lightning would wait for each of them."""
+class ProgressBar(progress_bar.ProgressBar):
+    """How far a training has come, what its log has got last, and when it will end: on a terminal a line that changes,
+    elsewhere a line every 30 seconds, on the standard error.
+
+    The estimate is the time since the first batch of this run, validations included, over the share of the training
+    that was done in it.
+    """
 
     def __init__(self) -> None:
-        super().__init__(refresh_rate=10)
+        super().__init__()
+        self._stream = sys.stderr
+        self._changes = self._stream.isatty()
+        self.is_enabled = True
+        self._began: tuple[float, int] | None = None  # when, and after how many batches
+        self._shown = time.monotonic()
 
-    def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> Any:
-        loss = trainer.logged_metrics.get("train/loss")
-        shown = {} if loss is None else {"train/loss": float(loss)}
-        return super().get_metrics(trainer, module) | shown
+    def enable(self) -> None:
+        """Lightning calls this, and the other, around what needs none."""
+        self.is_enabled = True
+
+    def disable(self) -> None:
+        """See enable."""
+        self.is_enabled = False
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Prints on the standard output, in the place of the line."""
+        self._clear()
+        print(*values, **options, flush=True)
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
+        if self._began is None:
+            self._began = time.monotonic(), module.progress.done
+        self._show(lambda: self._text(trainer, module))
+
+    def on_validation_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        batches = sum(trainer.num_val_batches)
+        self._show(lambda: f"{self._text(trainer, module)}, validation {batch_idx + 1}/{batches}")
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        self._clear()
+
+    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._changes and self.is_enabled:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
+
+    def _show(self, text: Callable[[], str]) -> None:
+        if not self.is_enabled or time.monotonic() - self._shown < (0.2 if self._changes else 30):
+            return
+        self._shown = time.monotonic()
+        if self._changes:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{text()[:width]}", end="", file=self._stream, flush=True)
+        else:
+            print(text(), file=self._stream, flush=True)
+
+    def _text(self, trainer: lightning.Trainer, module: Any) -> str:
+        done, total = module.progress.done, module.total_batches
+        parts = [f"epoch {module.progress.epoch + 1}", f"step {trainer.global_step} of {module.total_steps}"]
+        parts.append(f"{100 * done / total:.0f} %")
+        if self._began is not None and done > self._began[1]:
+            seconds = (time.monotonic() - self._began[0]) / (done - self._began[1]) * (total - done)
+            end = time.localtime(time.time() + seconds)
+            day = "" if seconds < 12 * 3600 else "%a "
+            parts.append(f"{_duration(seconds)} left, until {time.strftime(f'{day}%H:%M', end)}")
+        for name, text in (
+            ("train/loss", "loss {:.3f}"),
+            ("valid/wer", "WER {:.2%}"),
+            ("train/step_ms", "{:.0f} ms a step"),
+        ):
+            if name in trainer.logged_metrics:
+                parts.append(text.format(float(trainer.logged_metrics[name])).replace("%", " %"))
+        return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

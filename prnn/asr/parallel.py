@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import active_children
 from typing import NoReturn, TypeVar
 
@@ -60,20 +61,43 @@ class DataParallel(DDPStrategy):
 
 
 class Terminated(Callback):
-    """SIGTERM ends all processes of a training at once, with status 143; it can go on from its last checkpoint. Of one
-    process, Lightning would make that status 0.
+    """SIGTERM ends a training with status 143, Ctrl-C with KeyboardInterrupt: where one process trains, after the step
+    that it is at and a checkpoint. Several processes, a validation, and what has got a second signal end at once, and
+    can go on from the last checkpoint. Of one process, Lightning would make SIGTERM's status 0.
 
     Args:
         launcher: what has started the other processes, if there are any and torchrun has not.
+        save_then: saves a checkpoint after the present step, and then calls its argument.
     """
 
-    def __init__(self, launcher: _SubprocessScriptLauncher | None) -> None:
+    def __init__(
+        self, launcher: _SubprocessScriptLauncher | None, save_then: Callable[[Callable[[], NoReturn]], None]
+    ) -> None:
         self._begun = launcher
+        self._save_then = save_then
+        self._asked = False
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        signal.signal(signal.SIGTERM, self._end)
+        alone = trainer.world_size == 1
 
-    def _end(self, number: int, frame: object) -> NoReturn:
+        def received(number: int, frame: object) -> None:
+            if not alone or not trainer.training or self._asked:
+                self._end(number)
+            self._asked = True
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # DataLoader has an error raised when its processes end
+            self._save_then(partial(self._end, number))
+
+        signal.signal(signal.SIGTERM, received)
+        if alone:  # Lightning ends the others
+            signal.signal(signal.SIGINT, received)
+
+    def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, error: BaseException) -> None:
+        if self._asked and isinstance(error, Exception):  # the signal has ended those that prepare batches, too
+            self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> NoReturn:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # DataLoader has an error raised when its processes end
         if self._begun is not None:
             self._begun.kill(signal.SIGKILL)

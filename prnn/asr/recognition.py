@@ -38,13 +38,18 @@ class Load(Protocol):
 
 
 class LoadRecording:
-    """Loads whole recordings, by their place among the files."""
+    """Loads whole recordings, by their place among the files.
 
-    def __init__(self, files: Sequence[str | Path]) -> None:
-        self._files = files
+    Args:
+        files: the recordings.
+        channel: of those with several, the one to take; None is the mean of all.
+    """
+
+    def __init__(self, files: Sequence[str | Path], channel: int | None = None) -> None:
+        self._files, self._channel = files, channel
 
     def __call__(self, number: int, config: FeatureConfig, audio: bool) -> Tensor:
-        samples, rate = read_audio(self._files[number])
+        samples, rate = read_audio(self._files[number], channel=self._channel)
         if audio:
             return torch.from_numpy(resampled(samples, rate, config.sample_rate))
         return compute_features(samples, rate, config)

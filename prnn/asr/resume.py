@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import lightning
 import torch
@@ -60,13 +61,21 @@ class Checkpoints(Callback):
         self._best = [math.inf] * 3  # WER, CER and loss
         self._validated: list[list[float]] = []  # WER, CER, loss and step
         self._kept: list[list[float]] = []  # those of them whose models are saved
+        self._then: Callable[[], NoReturn] | None = None
+
+    def save_then(self, then: Callable[[], NoReturn]) -> None:
+        """Has what the training goes on from saved at the next time that it can be, and then calls ``then``."""
+        self._then = then
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         stepped = (batch_idx + 1) % self._accumulate == 0
-        if stepped and trainer.global_step % self._every == 0 and batch_idx + 1 < trainer.num_training_batches:
+        if stepped and self._is_due(trainer) and batch_idx + 1 < trainer.num_training_batches:
             self._save_last(trainer)
+
+    def _is_due(self, trainer: lightning.Trainer) -> bool:
+        return self._then is not None or trainer.global_step % self._every == 0
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         metrics = trainer.callback_metrics  # the same in all processes
@@ -95,13 +104,15 @@ class Checkpoints(Callback):
         return order[: self._keep]
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        if trainer.global_step % self._every == 0 or trainer.current_epoch + 1 == trainer.max_epochs:
+        if self._is_due(trainer) or trainer.current_epoch + 1 == trainer.max_epochs:
             self._save_last(trainer)
 
     def _save_last(self, trainer: lightning.Trainer) -> None:
         trainer.save_checkpoint(last_checkpoint(self._output))
         if trainer.is_global_zero:
             self._keep_only(self.kept())
+        if self._then is not None:
+            self._then()
 
     def _keep_only(self, models: list[Path]) -> None:
         for path in set(self._output.glob("validated-*.ckpt")) - set(models):

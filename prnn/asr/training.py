@@ -26,6 +26,7 @@ from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
 from .initial import begin_from
 from .loader import Ahead
+from .notes import same_data_note, spelling_note
 from .options import TrainingOptions
 from .own_encoder import build_model
 from .pace import Pace, ProgressBar
@@ -74,7 +75,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     Args:
         options: see there.
         restart: begins anew where ``options.output`` holds a training already.
-        progress: shows a progress bar.
+        progress: says on the standard error how far it has come and when it will end (`ProgressBar`).
 
     Returns:
         The checkpoint of the best model (`Checkpoints`), for ``prnn transcribe``.
@@ -83,7 +84,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         InputError: a manifest or recording cannot be used; the output folder holds a training with other options,
             or one that is running; a gradient, a weight or the validation loss is not a number any more.
         OSError: the output cannot be written; the checkpoints there stay as they are.
-        KeyboardInterrupt: interrupted; the same options go on from the last checkpoint.
+        KeyboardInterrupt: interrupted; the same options go on from the last checkpoint, which is of the last step where
+            one process trains.
     """
     _quiet()
     if options.accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
@@ -113,14 +115,16 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         try:
             _fit(options, data, process, launcher, progress)
         except SystemExit as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
-                signal.signal(signal.SIGINT, on_interrupt)
+            if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             raise
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 raise OSError(error.errno, error.strerror, str(options.output)) from error
             raise
+        finally:
+            if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning ignores it after an interrupt
+                signal.signal(signal.SIGINT, on_interrupt)
     return best_checkpoint(options.output)
 
 
@@ -164,8 +168,9 @@ def _fit(
         f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
         f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
-    for note in data.notes:
-        say(note)
+    for note in (*data.notes, spelling_note(options.manifest, data.tokenizer), same_data_note(options)):
+        if note:
+            say(note)
     if data.unknown:
         say(data.report(options.valid))
     if resumed:
@@ -187,13 +192,14 @@ def _fit(
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average, data.words)
     ahead = Ahead(loader, task.prepared, lambda: task.device)
-    callbacks: list[Callback] = [Terminated(launcher), Pace(ahead, options.log_every)]
+    callbacks: list[Callback] = [Terminated(launcher, checkpoints.save_then), Pace(ahead, options.log_every)]
     if options.pictures and process == 0:
         from .pictures import Pictures  # and with it matplotlib
 
         callbacks.append(Pictures(data.shown(options.pictures)))
     callbacks += [callback for callback in (average, checkpoints) if callback is not None]
-    if progress:
+    shows = progress and process == 0
+    if shows:
         callbacks.append(ProgressBar())
     exchanged = torch.bfloat16 if options.precision.startswith("bf16") else None
     passes = -(-task.total_batches // loader.pass_batches)
@@ -213,7 +219,7 @@ def _fit(
         plugins=[AtomicCheckpoints()],
         logger=TensorBoardLogger(options.output, name="", version="tensorboard"),
         enable_checkpointing=False,
-        enable_progress_bar=progress,
+        enable_progress_bar=shows,
         enable_model_summary=False,
         use_distributed_sampler=False,
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import sys
 from pathlib import Path
 
 from prnn.commands.failure import reported
 from prnn.commands.options import (
     add_accelerator,
+    add_channel,
     add_encoder_class,
     add_search,
     check_search,
@@ -26,8 +30,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("manifest", type=Path, help="manifest, as for prnn train: JSON lines, Lhotse's cuts or Shar")
+    add("--json", action="store_true", help="print the error rates as JSON, as fractions of 1")
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
+    add_channel(parser, ", where the manifest does not say it")
     add_search(parser)
     add_accelerator(parser, "where to recognise")
     add_encoder_class(parser)
@@ -50,16 +56,21 @@ def run(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} says what --output has; give that, too")
         if arguments.output:
             require_place(arguments.output)
-        utterances, load = read_utterances(arguments.manifest)
+        utterances, load = read_utterances(arguments.manifest, arguments.channel)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
         result = evaluate(recogniser, utterances, **search, load=load)
         wer, cer = result.rates
-        print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
+        if arguments.json:
+            rates = {name: rate if math.isfinite(rate) else None for name, rate in result.rates._asdict().items()}
+            print(json.dumps({"utterances": len(utterances), **rates}))
+        else:
+            print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
         if unknown:
-            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
+            notes = sys.stderr if arguments.json else sys.stdout
+            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}", file=notes)
         if arguments.output:
             lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
             with written(arguments.output) as file:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prnn._fields import Within, number_parser
+from prnn._search import MAX_SYMBOLS
 from prnn.asr.errors import InputError
-from prnn.transducer.streaming import MAX_SYMBOLS
 
 if TYPE_CHECKING:
     from prnn.asr import Recogniser
@@ -52,6 +52,13 @@ def phrases(arguments: argparse.Namespace, recogniser: Recogniser) -> PhraseBias
     if arguments.phrases is None:
         return None
     return read_phrases(arguments.phrases, recogniser.tokenizer, arguments.phrase_score or 4.0)
+
+
+def add_channel(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Adds ``channel``; more: on when it counts, for the help."""
+    rule = number_parser(int, Within(0, 31))
+    help_ = f"of recordings with several channels the one to read, from 0 on{more} (the mean of all)"
+    parser.add_argument("--channel", type=rule, metavar="N", help=help_)
 
 
 def add_accelerator(parser: argparse.ArgumentParser, what: str) -> None:

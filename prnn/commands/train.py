@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from prnn.commands.failure import reported
 
@@ -25,4 +24,4 @@ def run(arguments: argparse.Namespace) -> None:
         options, restart, progress = parse(arguments.arguments)
         from prnn.asr.training import train  # takes seconds, which a wrong option need not wait for
 
-        train(options, restart=restart, progress=progress and sys.stderr.isatty())
+        train(options, restart=restart, progress=progress)

@@ -17,6 +17,7 @@ from prnn.asr.errors import InputError
 from prnn.commands.failure import reported
 from prnn.commands.options import (
     add_accelerator,
+    add_channel,
     add_encoder_class,
     add_search,
     check_search,
@@ -35,8 +36,9 @@ _SHORTEST, _LONGEST = 0.25, 60.0  # seconds of recordings that are recognised in
 _AT_ONCE = 1024  # recordings of which the short ones are sorted by length, to make batches
 
 _DESCRIPTION = """
-Recognise recordings of any length, WAV, FLAC and whatever else libsndfile reads, at any sample rate, mono or stereo, or
-what a microphone hears. Each recording is one utterance, unless one of the endpoint options cuts it into several.
+Recognise recordings of any length, WAV, FLAC, MP3, Ogg and others that libsndfile reads, at any sample rate, mono or
+stereo, or what a microphone hears. Each recording is one utterance, unless one of the endpoint options cuts it into
+several.
 """
 
 
@@ -65,6 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("--endpoint-silence", metavar="S", help=help_, **_optional("silence"))
     help_ = "longest utterance in seconds, from its first symbol (20); implies --endpoint"
     group.add_argument("--endpoint-length", metavar="S", help=help_, **_optional("longest"))
+    add_channel(parser)
     add_search(parser)
     add_accelerator(parser, "where to recognise")
     add_encoder_class(parser)
@@ -84,6 +87,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("recordings and --microphone are given; take one of the two")
     if arguments.input_device and not arguments.microphone:
         raise InputError("--input-device is for --microphone")
+    if arguments.channel is not None and arguments.microphone:
+        raise InputError("--channel is for recordings, not for --microphone")
     if arguments.stream and (arguments.microphone or arguments.format != "text"):
         other = "--microphone" if arguments.microphone else f"--format {arguments.format}"
         raise InputError(f"--stream prints a table of times, which does not go with {other}")
@@ -102,13 +107,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Prints what is recognised."""
     with reported(), ExitStack() as stack:
         from prnn.asr import Recogniser
-        from prnn.asr.audio import audio_blocks, audio_seconds
+        from prnn.asr.audio import audio_blocks, check_audio
         from prnn.asr.formats import TranscriptLines
 
         _check(arguments)
         endpoint = _endpoint(arguments)
         seconds = arguments.chunk_ms / 1000 if arguments.stream else _BLOCK_SECONDS
-        durations = [audio_seconds(audio) for audio in arguments.audio]  # before anything is printed
+        channel = arguments.channel
+        durations = [check_audio(audio, channel) for audio in arguments.audio]  # before anything is printed
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         lines = TranscriptLines(arguments.format, arguments.nbest)
@@ -121,12 +127,12 @@ def run(arguments: argparse.Namespace) -> None:
         found: Iterable[Transcript | None] = repeat(None)
         if len(durations) > 1 and endpoint is None and not arguments.stream:
             options = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
-            found = stack.enter_context(closing(_in_batches(recogniser, arguments.audio, durations, options)))
+            found = stack.enter_context(closing(_in_batches(recogniser, arguments.audio, channel, durations, options)))
         for audio, transcript in zip(arguments.audio, found, strict=False):
             if transcript is not None:
                 _print(lines(audio, transcript))
                 continue
-            rate, blocks = audio_blocks(audio, seconds)
+            rate, blocks = audio_blocks(audio, seconds, channel)
             one = stream(rate)
             if arguments.stream:
                 stream_and_report(one, blocks, rate, arguments.chunk_ms)
@@ -139,7 +145,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _in_batches(
-    recogniser: Recogniser, files: Sequence[Path], durations: Sequence[float], options: dict[str, Any]
+    recogniser: Recogniser,
+    files: Sequence[Path],
+    channel: int | None,
+    durations: Sequence[float],
+    options: dict[str, Any],
 ) -> Generator[Transcript | None]:
     """The transcript of each recording, in their order; None for one that is not of a length for a batch.
 
@@ -151,7 +161,7 @@ def _in_batches(
     for first in range(0, len(files), _AT_ONCE):
         numbers = range(first, min(first + _AT_ONCE, len(files)))
         short = [number for number in numbers if _SHORTEST <= durations[number] <= _LONGEST]
-        load = LoadRecording([files[number] for number in short])
+        load = LoadRecording([files[number] for number in short], channel)
         results = recognise(recogniser, load, [durations[number] for number in short], **options)
         found: dict[int, Transcript | InputError] = {}
         with closing(results):

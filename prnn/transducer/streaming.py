@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from prnn._search import MAX_SYMBOLS as MAX_SYMBOLS
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
 from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.checks import require_at_least, require_choice
@@ -32,8 +33,6 @@ from prnn.transducer.resident import GreedyState
 from prnn.transducer.stacking import EncoderState
 
 SEARCHES = ("greedy", "modified", "standard")
-# Symbols in an encoder frame, of every search unless told otherwise: fast speech spells a short word in 40 ms.
-MAX_SYMBOLS = 8
 
 
 class SearchOptions(NamedTuple):

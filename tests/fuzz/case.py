@@ -38,6 +38,8 @@ KINDS = (
     Kind("c", "layer norm", 2, "c_layer_norm:run"),
     Kind("c", "starved", 1, "c_starved:run"),
     Kind("python", "layers", 3, "layers:run"),
+    Kind("python", "layer options", 3, "options:run"),
+    Kind("python", "lives of layers", 2, "options:run_lives"),
     Kind("python", "losses", 5, "losses:run"),
     Kind("python", "search", 2, "search:run"),
     Kind("python", "arguments", 4, "arguments:run"),

@@ -87,7 +87,7 @@ class Builder:
         return self._program("run_layer_norm", name, set(), edits, order=order)
 
     def run_loss(self, loss: str, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
-        """A program with the kernels of the recursions of CTC, "ctc", or of the RNN-T lattice, "rnnt"."""
+        """A program with the kernels of a loss: run_<loss>.cc."""
         return self._program(f"run_{loss}", name, set(), edits)
 
     def _program(

@@ -16,6 +16,7 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 
+using std::abs;
 using std::fmax;
 using std::isnan;
 using std::max;
@@ -25,8 +26,11 @@ using std::sqrt;
 namespace gpu {
 
 struct Index {
-  unsigned x, y;
+  unsigned x, y, z;
 };
+inline Index place(unsigned number, unsigned across, unsigned down) {
+  return {number % across, number / across % down, number / across / down};
+}
 template <class To, class From>
 To bits_as(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -44,21 +48,25 @@ V value_of_lane(const V& value, int lane) {
 
 }  // namespace gpu
 
-#define threadIdx (gpu::Index{static_cast<unsigned>(gpu::current->number), 0})
-#define blockIdx                                                                    \
-  (gpu::Index{static_cast<unsigned>(gpu::current->block->index % gpu::grid.across), \
-              static_cast<unsigned>(gpu::current->block->index / gpu::grid.across)})
-#define blockDim (gpu::Index{static_cast<unsigned>(gpu::grid.threads), 1})
-#define gridDim \
-  (gpu::Index{static_cast<unsigned>(gpu::grid.across), static_cast<unsigned>(gpu::grid.blocks / gpu::grid.across)})
+#define threadIdx (gpu::place(gpu::current->number, gpu::grid.threads_across, gpu::grid.threads))
+#define blockIdx (gpu::place(gpu::current->block->index, gpu::grid.across, gpu::grid.down))
+#define blockDim                                               \
+  (gpu::Index{static_cast<unsigned>(gpu::grid.threads_across), \
+              static_cast<unsigned>(gpu::grid.threads / gpu::grid.threads_across), 1})
+#define gridDim                                                                               \
+  (gpu::Index{static_cast<unsigned>(gpu::grid.across), static_cast<unsigned>(gpu::grid.down), \
+              static_cast<unsigned>(gpu::grid.blocks / gpu::grid.across / gpu::grid.down)})
 
 namespace gpu {
 
 // A launch as translate.py spells it.
 template <class Kernel>
-void run(const dim3& blocks, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
-  const Grid shape{static_cast<int>(blocks.x * blocks.y), static_cast<int>(threads), 1,
-                   static_cast<int64_t>(shared_bytes), static_cast<int>(blocks.x)};
+void run(const dim3& blocks, const dim3& threads, size_t shared_bytes, const Kernel& kernel) {
+  const auto count = [](const dim3& of) { return static_cast<int>(of.x * of.y * of.z); };
+  Grid shape{count(blocks), count(threads), 1, static_cast<int64_t>(shared_bytes)};
+  shape.across = static_cast<int>(blocks.x);
+  shape.down = static_cast<int>(blocks.y);
+  shape.threads_across = static_cast<int>(threads.x);
   if (launch(shape, kernel)) return;
   std::printf("the kernel does not end\n");
   std::_Exit(2);
@@ -94,6 +102,11 @@ PRNN_IN_CALLER void __stcs(T* to, T value) {
   gpu::may_yield();
   *to = value;
 }
+template <class T>
+PRNN_IN_CALLER void __stwb(T* to, T value) {
+  __stcs(to, value);
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t both = uint64_t{high} << 32 | low;
   uint32_t chosen = 0;
@@ -129,6 +142,12 @@ inline unsigned __ballot_sync(unsigned, bool value) {
   for (int i = 0; i < 32; ++i) bits |= static_cast<unsigned>(all[i][0] != 0) << i;
   return bits;
 }
+inline int __reduce_min_sync(unsigned, int value) {
+  const auto all = gpu::exchange(static_cast<int64_t>(value));
+  for (int i = 0; i < 32; ++i) value = min(value, static_cast<int>(all[i][0]));
+  return value;
+}
+inline int __reduce_max_sync(unsigned mask, int value) { return -__reduce_min_sync(mask, -value); }
 inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
 inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
 inline void __syncwarp() {

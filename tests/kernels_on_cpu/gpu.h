@@ -42,7 +42,8 @@ constexpr long kIdleTurns = 2000;  // in which no wait ended: none will
 struct Grid {
   int blocks, threads, cluster;
   int64_t shared_bytes;
-  int across = blocks;  // of them in x, the others in y
+  int across = blocks, down = 1;  // of them in x and y, the others in z
+  int threads_across = threads;   // in x, the others in y
 };
 struct Mbarrier {
   int arrivals = 0, pending = 0;

@@ -9,6 +9,7 @@ namespace gpu {
 struct nothing {}; struct unknown {};
 struct load_acquired {}; template <int BYTES> struct load {}; template <int BYTES> struct load_if {}; struct load2_or_zeros {};
 struct load4_or_zeros {}; struct load4_if {}; struct reload4 {};
+struct load_real_if {};
 struct store {}; struct store_if {}; struct store2 {}; struct store2_if {}; struct store4 {}; struct store4_if {};
 struct increment {};
 struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct poll_shared {}; struct poll_shared2 {}; struct poll_shared4 {};
@@ -21,7 +22,8 @@ struct arrive_at_cluster {}; struct wait_for_cluster {};
 struct sync_of {}; struct arrive_of {};
 struct cluster_rank {}; struct map_address {};
 struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_barrier {}; struct test_barrier_now {};
-struct bulk {}; struct send {};
+struct wait_at_barrier {};
+struct bulk {}; struct bulk_here {}; struct bulk_out {}; struct send {};
 struct commit_products {}; struct wait_for_products {}; struct mma_half {}; struct mma_bfloat16 {}; struct mma_tf32 {};
 struct low_part {}; struct round_to_tf32 {}; struct exp2 {}; struct reciprocal {}; struct copy_register {};
 struct read_timer {}; struct read_clock {}; struct lane_id {};
@@ -156,6 +158,11 @@ PRNN_IN_CALLER void ptx(gpu::load4_if, uint32_t& x, uint32_t& y, uint32_t& z, ui
 PRNN_IN_CALLER void ptx(gpu::reload4, uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, uint32_t largest,
                         const void* from) {
   if (largest == 0xFFFFFFFF) ptx(gpu::load4_or_zeros(), x, y, z, w, 1, from);
+}
+template <class V>
+PRNN_IN_CALLER void ptx(gpu::load_real_if, V& value, const V* from, int wanted) {
+  gpu::may_yield();
+  if (wanted) order::copy(&value, from, sizeof value);
 }
 template <class V>
 PRNN_IN_CALLER void ptx(gpu::store_if, const void* to, V value, uint32_t wanted) {
@@ -335,6 +342,10 @@ PRNN_IN_CALLER void ptx(gpu::test_barrier, uint32_t& is_done, uint32_t address, 
   is_done = (barrier.phase & 1) != parity;
   if (is_done) order::acquire(barrier.order);
 }
+PRNN_IN_CALLER void ptx(gpu::wait_at_barrier, uint32_t address, uint32_t parity) {
+  uint32_t is_done = 0;
+  while (!is_done) ptx(gpu::test_barrier(), is_done, address, parity);
+}
 PRNN_IN_CALLER void ptx(gpu::test_barrier_now, uint32_t& is_done, uint32_t address, uint32_t parity) {
   gpu::Mbarrier& barrier = gpu::mbarrier(address);
   if (gpu::one_in(2)) gpu::yield();
@@ -348,6 +359,18 @@ PRNN_IN_CALLER void ptx(gpu::bulk, uint32_t to, const void* from, int bytes, uin
     gpu::at(gpu::in_rank(to, rank), 16);
     gpu::send_bytes(gpu::in_rank(to, rank), gpu::in_rank(barrier, rank), bytes, [=] { return from; });
   }
+}
+PRNN_IN_CALLER void ptx(gpu::bulk_here, uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes % 16 != 0) gpu::fail("a bulk copy is not aligned");
+  gpu::at(to, 16);
+  gpu::send_bytes(to, barrier, bytes, [=] { return from; });
+}
+// Now or later, before the thread waits for the group's reads.
+PRNN_IN_CALLER void ptx(gpu::bulk_out, const void* to, uint32_t from, int bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || bytes % 16 != 0) gpu::fail("a bulk copy is not aligned");
+  const char* const place = gpu::at(from, 16);
+  gpu::issue(gpu::current->copies, gpu::current->copy_groups,
+             [=] { order::copy(const_cast<void*>(to), place, bytes); });
 }
 template <class Word>
 PRNN_IN_CALLER void ptx(gpu::send, uint32_t to, Word word, uint32_t barrier) {

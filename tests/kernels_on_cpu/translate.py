@@ -15,6 +15,8 @@ PTX = {
     "": "nothing",
     "setmaxnreg.inc.sync.aligned.u32 224;": "nothing",
     "setmaxnreg.dec.sync.aligned.u32 56;": "nothing",
+    "setmaxnreg.inc.sync.aligned.u32 232;": "nothing",
+    "setmaxnreg.dec.sync.aligned.u32 40;": "nothing",
     "fence.proxy.async.global;": "nothing",
     "fence.proxy.async.shared::cta;": "nothing",
     "fence.mbarrier_init.release.cluster;": "nothing",
@@ -24,6 +26,8 @@ PTX = {
     "ld.acquire.gpu.global.u32 %0,[%1];": "load_acquired",
     "ld.relaxed.gpu.global.u32 %0,[%1];": "load<4>",
     "ld.global.cs.u32 %0,[%1];": "load<4>",
+    "{ .reg .pred p; setp.ne.b32 p,%2,0; @p ld.global.f32 %0,[%1]; }": "load_real_if",
+    "{ .reg .pred p; setp.ne.b32 p,%2,0; @p ld.global.f64 %0,[%1]; }": "load_real_if",
     "{.reg .u16 h; ld.global.cs.u16 h,[%1]; cvt.u32.u16 %0,h;}": "load<2>",
     _IF + "2,0; mov.u32 %0,0; @p ld.global.nc.u8 %0,[%1];}": "load_if<1>",
     _IF + "1,0; mov.u32 %0,0; @p ld.global.nc.u8 %0,[%2];}": "load_if<1>",
@@ -41,8 +45,8 @@ PTX = {
     _IF + "3,0; @p st.relaxed.gpu.global.v2.u32 [%0],{%1,%2};}": "store2_if",
     "st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};": "store4",
     _IF + "5,0; @p st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};}": "store4_if",
-    "{ .reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }": "store2_if",
-    "{ .reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4}; }": "store4_if",
+    "{ .reg .pred p; setp.ne.b32 p,%3,0; @p st.global.v2.b32 [%0],{%1,%2}; }": "store2_if",
+    "{ .reg .pred p; setp.ne.b32 p,%5,0; @p st.global.v4.b32 [%0],{%1,%2,%3,%4}; }": "store4_if",
     "red.release.gpu.global.add.u32 [%0],1;": "increment",
     # shared memory
     "ld.shared.u16 %0,[%1];": "load_shared",
@@ -57,6 +61,7 @@ PTX = {
     "ld.shared.v4.f32 {%0,%1,%2,%3},[%4];": "load_shared4",
     "st.shared.u16 [%0],%1;": "store_shared",
     "st.shared.u32 [%0],%1;": "store_shared",
+    "st.shared.b32 [%0],%1;": "store_shared",
     "st.shared.f32 [%0],%1;": "store_shared",
     _IF + "2,0; @p st.shared.f32 [%0],%1;}": "store_shared_if",
     "{.reg .u16 h; cvt.u16.u32 h,%1; st.shared.u16 [%0],h;}": "store_shared_half",
@@ -95,10 +100,17 @@ PTX = {
     "mbarrier.arrive.shared::cta.b64 _,[%0];": "arrive",
     "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}": "test_barrier",
     "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}": "test_barrier_now",
+    r"{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done,[%0],%1;\n@!done bra again;\n}": (
+        "wait_at_barrier"
+    ),
     "st.relaxed.cluster.shared::cluster.v2.f32 [%0],{%1,%2};": "store_to_block2",
     "st.relaxed.cluster.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};": "store_to_block4",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[%0],[%1],%2,[%3],%4;": "bulk",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];": "bulk_here",
+    "cp.async.bulk.global.shared::cta.bulk_group [%0],[%1],%2;": "bulk_out",
+    "cp.async.bulk.commit_group;": "commit_copies",
+    "cp.async.bulk.wait_group.read %0;": "wait_for_copies",
     _COUNTED + "b32 [%0],%1,[%2];": "send",
     _COUNTED + "v2.b32 [%0],{%1,%2},[%3];": "send",
     _COUNTED + "v2.f32 [%0],{%1,%2},[%3];": "send",
@@ -114,7 +126,6 @@ PTX = {
     "{.reg .b32 h; and.b32 h,%1,0xFFFFE000; neg.f32 h,h; fma.rn.f32 %0,%1,%2,h;}": "low_part",
     "cvt.rna.tf32.f32 %0,%1;": "round_to_tf32",
     "ex2.approx.ftz.f32 %0,%1;": "exp2",
-    "ex2.approx.ftz.f32 %0, %1;": "exp2",
     "rcp.approx.ftz.f32 %0,%1;": "reciprocal",
     "mov.f32 %0,%1;": "copy_register",
     "mov.u64 %0,%globaltimer;": "read_timer",
@@ -127,7 +138,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 _STATIC = re.compile(r"__shared__ ((?:typename )?[\w:]+(?:<[^;{}]*?>)?(?:::\w+)?)\s+(\w[^;]*);")
 
-_LAUNCH = re.compile(r"(\w+(?:<\w+>)?)<<<")
+_LAUNCH = re.compile(r"(\w+(?:<[\w, ]+>)?)\s*<<<")
 
 FEATURES = """#pragma once
 #define PRNN_HAS_CLUSTERS 1
@@ -168,6 +179,17 @@ inline void wgmma_columns(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
 WGMMA_ALONG_K = """template <class T, int COLUMNS>
 inline void wgmma_along_k(float (&sums)[32], uint64_t a, uint64_t b) {
   gpu::multiply_along_k<T, COLUMNS>(sums, a, b);
+}
+"""
+
+
+TILE_WGMMA = """template <int kTransposed, class T, int SUMS>
+inline void wgmma(const T*, float (&sums)[SUMS], uint64_t a, uint64_t b, int adds) {
+  if (kTransposed) gpu::fail("products of transposed tiles");
+  if (!adds) {
+    for (float& sum : sums) sum = 0;
+  }
+  gpu::multiply<T>(sums, a, b);
 }
 """
 
@@ -214,7 +236,7 @@ def translate_statements(text: str) -> str:
     while match := _ASM.search(text, at):
         end = closing(text, match.end())
         instructions, outputs, inputs, *_ = [*split(text[match.end() : end - 1], ":"), "", ""]
-        name = PTX.get("".join(_STRING.findall(instructions)), "unknown")
+        name = PTX.get(re.sub(", +", ",", "".join(_STRING.findall(instructions))), "unknown")
         result += text[at : match.start()]
         start = len(result)
         result += f"ptx({', '.join([f'gpu::{name}()', *operands(outputs), *operands(inputs)])})"
@@ -266,6 +288,11 @@ def make_sources(source: pathlib.Path, folder: pathlib.Path, edits: list[tuple[s
         if path.match("wgmma/instructions.cuh"):
             begin, end = text.index("#define PRNN_SUMS4"), text.index("#undef PRNN_SUMS4")
             text = text[:begin] + WGMMA + text[end:]
+        if path.match("rnnt/cuda/joint_tiles.cuh"):
+            begin, end = text.index("#define PRNN_SUMS8"), text.index("#undef PRNN_SUMS8")
+            text = text[:begin] + TILE_WGMMA + text[end:]
+        if path.match("rnnt/cuda/joint_tiles.cu"):
+            text = re.sub(r"cudaFuncSetAttribute\(.*?\);", "", text)
         if path.match("wavefront/chunked_product.cuh"):
             for instead in (WGMMA_COLUMNS, WGMMA_ALONG_K):
                 begin, end = text.index("#if PRNN_HAS_WGMMA"), text.index("#endif")

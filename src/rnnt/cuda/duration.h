@@ -41,6 +41,28 @@ struct Problem {
   constexpr int64_t record_size() const { return (arcs.slots() + kSums + 3) / 4 * 4; }
 };
 
+inline Problem::Problem(const DurationParams& params) : arcs(params.options) {
+  const prnnDurationRNNTLossOptions_t& o = params.options;
+  type = o.dataType;
+  batch = o.batch;
+  max_frames = o.maxFrames;
+  max_targets = o.maxTargets;
+  classes = o.classes;
+  token_stride = o.tokenStride;
+  duration_stride = o.durationStride;
+  blank = static_cast<int>(o.blank);
+  big_blanks = o.type == PRNN_DURATION_MULTI_BLANK ? static_cast<int>(o.durationCount) : 0;
+  gathered = o.input == PRNN_LOSS_GATHERED;
+  zero_infinity = o.zeroInfinity != 0;
+  fast_emit = o.fastEmitLambda;
+  clamp = o.clamp;
+  tokens = params.tokens;
+  durations = params.durations;
+  targets = params.targets;
+  frame_lengths = params.frame_lengths;
+  target_lengths = params.target_lengths;
+}
+
 using rnnt_cuda::Sequence;
 
 // Arrays of one call; Real is double for PRNN_DATA_DOUBLE and float for all other types. L is arcs.lattices.

@@ -5,32 +5,6 @@
 #include "rnnt/cuda/duration_arrays.h"
 
 namespace prnn {
-namespace duration_cuda {
-
-Problem::Problem(const DurationParams& params) : arcs(params.options) {
-  const prnnDurationRNNTLossOptions_t& o = params.options;
-  type = o.dataType;
-  batch = o.batch;
-  max_frames = o.maxFrames;
-  max_targets = o.maxTargets;
-  classes = o.classes;
-  token_stride = o.tokenStride;
-  duration_stride = o.durationStride;
-  blank = static_cast<int>(o.blank);
-  big_blanks = o.type == PRNN_DURATION_MULTI_BLANK ? static_cast<int>(o.durationCount) : 0;
-  gathered = o.input == PRNN_LOSS_GATHERED;
-  zero_infinity = o.zeroInfinity != 0;
-  fast_emit = o.fastEmitLambda;
-  clamp = o.clamp;
-  tokens = params.tokens;
-  durations = params.durations;
-  targets = params.targets;
-  frame_lengths = params.frame_lengths;
-  target_lengths = params.target_lengths;
-}
-
-}  // namespace duration_cuda
-
 namespace {
 
 using namespace duration_cuda;

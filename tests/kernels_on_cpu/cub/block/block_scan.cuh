@@ -27,6 +27,16 @@ class BlockScan {
   void ExclusiveSum(const T& own, T& before, T& all) {
     ExclusiveScan(own, before, T(0), [](const T& a, const T& b) { return a + b; }, all);
   }
+  template <int ITEMS>
+  void ExclusiveSum(T (&own)[ITEMS], T (&before)[ITEMS], T& all) {
+    T sum = 0, sums[ITEMS], first;
+    for (int i = 0; i < ITEMS; ++i) {
+      sums[i] = sum;
+      sum += own[i];
+    }
+    ExclusiveSum(sum, first, all);
+    for (int i = 0; i < ITEMS; ++i) before[i] = first + sums[i];
+  }
 
  private:
   TempStorage& storage_;

@@ -1,0 +1,31 @@
+"""Whether a process needs torch, which takes seconds to import: not the one that prints the command line's help."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+# All commands but `run`, which replaces the process by another program.
+_COMPUTING = ("tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "completion")
+
+
+def _command_line(argv: Sequence[str], orig_argv: Sequence[str]) -> Sequence[str] | None:
+    """The arguments of `prnn` or `python -m prnn`, while that imports prnn; None in another program."""
+    if not argv:
+        return None
+    is_module = argv[0] == "-m" and len(orig_argv) > len(argv) and orig_argv[-len(argv)] == "prnn"
+    return argv[1:] if is_module or os.path.basename(argv[0]) == "prnn" else None
+
+
+def is_computing(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
+    """Whether a process with these sys.argv and sys.orig_argv may compute something."""
+    arguments = _command_line(argv, orig_argv)
+    if arguments is None:
+        return True
+    # The defaults of train's options are those of classes that need torch.
+    asks_for_help = arguments[1:2] in (["-h"], ["--help"]) and arguments[0] != "train"
+    return arguments[:1] != [] and arguments[0] in _COMPUTING and not asks_for_help
+
+
+def needs_torch() -> bool:
+    """Of this process. Where it is False, `import prnn` brings the version alone."""
+    return is_computing(getattr(sys, "argv", []), sys.orig_argv)

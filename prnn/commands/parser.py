@@ -1,0 +1,23 @@
+"""The parser of the command line, whose errors name what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from prnn._suggestion import suggestion
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the program, and of each command."""
+
+    def parse_known_args(self, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:
+        """Refuses what is left over here, where the command's options are known."""
+        namespace, rest = super().parse_known_args(*arguments, **options)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return namespace, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2 after a line of usage and one of the reason."""
+        super().error(message + suggestion(message, self._option_string_actions))

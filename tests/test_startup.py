@@ -1,0 +1,103 @@
+"""How the command line begins: without torch where it only prints, with a hint after a mistake, and completed by a
+shell."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from prnn._startup import is_computing
+from prnn.cli import main
+
+# As `python -m prnn`, with a look at what was imported in the end.
+PROGRAM = """
+import atexit, runpy, sys
+atexit.register(lambda: print("torch" in sys.modules))
+sys.argv[:] = ["-m", *sys.argv[3:]]
+runpy.run_module("prnn", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "with_torch"),
+    [
+        ("--version", False),
+        ("--help", False),
+        ("", False),
+        ("trian", False),
+        ("transcribe --help", False),
+        ("evaluate -h", False),
+        ("export --help", False),
+        ("tokenizer --help", False),
+        ("info --help", False),
+        ("bench --help", False),
+        ("run --help", False),
+        ("completion --help", False),
+        ("info --cell gru", True),
+    ],
+)
+def test_what_only_prints_imports_no_torch(arguments: str, with_torch: bool) -> None:
+    command = [sys.executable, "-c", PROGRAM, "-m", "prnn", *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode in (0, 2), done.stderr
+    assert done.stdout.splitlines()[-1] == str(with_torch)
+
+
+@pytest.mark.parametrize(
+    ("argv", "orig_argv", "computes"),
+    [
+        (["-m", "--version"], ["python", "-m", "prnn", "--version"], False),
+        (["-m", "train"], ["python", "-u", "-m", "prnn", "train"], True),
+        (["-m", "train", "--help"], ["python", "-m", "prnn", "train", "--help"], True),
+        (["-m", "run", "--", "python"], ["python", "-m", "prnn", "run", "--", "python"], False),
+        (["-m", "--version"], ["python", "-m", "pytest", "--version"], True),
+        (["-m", "rnn", "-h"], ["python", "-m", "prnn.bench.rnn_gpu", "rnn", "-h"], True),
+        (["/venv/bin/prnn", "--help"], ["/venv/bin/python", "/venv/bin/prnn", "--help"], False),
+        (["/venv/bin/prnn", "info"], ["/venv/bin/python", "/venv/bin/prnn", "info"], True),
+        (["train.py", "--help"], ["python", "train.py", "--help"], True),
+        ([""], ["python"], True),
+        ([], [], True),
+    ],
+)
+def test_whether_a_process_computes(argv: list[str], orig_argv: list[str], computes: bool) -> None:
+    assert is_computing(argv, orig_argv) is computes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["trian"], "did you mean train?"),
+        (["evaluate", "--fromat", "ctm", "a", "b"], "did you mean --format?"),
+        (["transcribe", "a", "b", "--format", "jsonn"], "did you mean jsonl?"),
+        (["train", "--hiden", "5"], "did you mean --hidden?"),
+        (["train", "--manifest", "a", "--valid", "a", "--cell", "lstn"], "did you mean lstm?"),
+        (["evaluate", "a", "b", "--zzz"], "unrecognized arguments: --zzz"),
+    ],
+)
+def test_what_was_probably_meant(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert capsys.readouterr().err.endswith(f"{hint}\n")
+
+
+def completed(script: str, *words: str) -> list[str]:
+    """What bash offers for the last of the words."""
+    line = " ".join(f"'{word}'" for word in words)
+    program = f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _prnn; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
+def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert completed(script, "prnn", "tr") == ["train", "transcribe"]
+    assert completed(script, "prnn", "evaluate", "--form") == ["--format"]
+    assert completed(script, "prnn", "transcribe", "--format", "j") == ["jsonl"]
+    assert completed(script, "prnn", "train", "--model.loss", "t") == ["tdt"]
+    assert "--hidden" in completed(script, "prnn", "train", "--h")
+    assert completed(script, "prnn", "bench", "lo") == ["loss"]
+    assert completed(script, "prnn", "transcribe", "/etc/host") == completed(script, "prnn", "train", "/etc/host")
+    assert main(["completion", "zsh"]) == 0
+    assert capsys.readouterr().out == f"autoload -U +X bashcompinit && bashcompinit\n{script}"
