@@ -11,9 +11,10 @@ from reference.transducer_search import Found, greedy
 from torch import Tensor
 
 import prnn
-from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor, TransducerSearchResult
+from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.hypothesis import Decoder
 from prnn.transducer.resident import resident
+from prnn.transducer.steps import Steps, search_by_steps
 
 V, D = 13, 9
 PREDICTORS = ("lstm", "gru", "stateless")
@@ -83,7 +84,7 @@ def slow(encoder_out: Tensor, parts: dict[str, Any], max_symbols: int = 8, bias:
     return greedy(encoder_out, predict, join, parts["blank"], parts["durations"], max_symbols, given)
 
 
-def rows(result: TransducerSearchResult) -> list[Found]:
+def rows(result: Any) -> list[Found]:
     columns = (result.symbols, result.frames, result.durations, result.log_probs, result.confidences)
     return [
         Found(*([] if c is None else c[n, :count].tolist() for c in columns), score)
@@ -221,6 +222,28 @@ def test_weights_of_16_bits_on_a_cpu(dtype: torch.dtype) -> None:
         wide[name].float()
     x = frames(2, 9, dtype)
     assert rows(prnn.transducer_search(x, **parts)) == rows(prnn.transducer_search(x.float(), **wide))
+
+
+@pytest.mark.parametrize("durations", DURATIONS)
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_steps_beyond_the_end_change_nothing(predictor: str, durations: str) -> None:
+    """On a GPU several are made before the host looks."""
+    parts = modules(predictor, DURATIONS[durations])
+    decoder = Decoder.of(parts["predictor"].eval(), parts["joiner"], 0, parts["durations"], None)
+    x, lengths = frames(3, 12), torch.tensor([12, 0, 5])
+    begun = prnn.transducer_search(x[:, :0], **parts).state.search
+    with torch.no_grad():
+        steps = Steps(decoder, parts["joiner"].project_encoder(x), lengths, 3, begun)
+        for _ in range(50):
+            steps.run_predictor(steps.step())
+        assert bool(steps.finished())
+        found, after = steps.result()
+        _, expected = search_by_steps(decoder, parts["joiner"].project_encoder(x), lengths, 3, begun)
+    for n, row in enumerate(rows(found)):
+        assert_close(row, slow(x[n, : lengths[n]], parts, 3))
+    for a, b in zip(after.predictor, expected.predictor, strict=True):
+        torch.testing.assert_close(a, b)
+    assert torch.equal(after.ahead, expected.ahead)
 
 
 def test_modules_in_training_mode_drop_nothing() -> None:

@@ -90,7 +90,7 @@ def read_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
     """Reads an utterance's part of its recording: samples (S,), and their rate in hertz."""
     place = f"{utterance.source}: " if utterance.source else ""
     try:
-        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration)
+        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration, utterance.channel)
     except InputError as error:
         raise InputError(f"{place}{error}") from error
     there = len(samples) / rate
@@ -122,6 +122,16 @@ def load_audio(utterance: Utterance, config: FeatureConfig) -> Tensor:
     samples = resampled(samples, rate, config.sample_rate)
     require_frames(int(frame_count(len(samples), config)), len(samples), rate, utterance.source or utterance.audio)
     return torch.from_numpy(samples)
+
+
+class LoadUtterance:
+    """Loads utterances of a manifest, for `recognise`."""
+
+    def __init__(self, utterances: Sequence[Utterance]) -> None:
+        self._utterances = utterances
+
+    def __call__(self, number: int, config: FeatureConfig, audio: bool) -> Tensor:
+        return (load_audio if audio else load_features)(self._utterances[number], config)
 
 
 def encoded(text: str, tokenizer: Tokenizer, pass_over_unknown: bool, place: object) -> Tensor:
@@ -269,7 +279,7 @@ def augmented(
     return example._replace(features=masks(loaded, mean))
 
 
-def _padded(rows: Sequence[Tensor]) -> Tensor:
+def padded(rows: Sequence[Tensor]) -> Tensor:
     """What pad_sequence returns, which writes all of it twice: (rows, longest, ...), with zeros after a row's end."""
     batch = rows[0].new_empty(len(rows), max(map(len, rows)), *rows[0].shape[1:])
     for place, row in zip(batch, rows, strict=True):
@@ -283,7 +293,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     masks = [example.masks for example in examples if example.masks is not None]
     times = [mask.times for mask in masks if mask.times is not None]
     return Batch(
-        _padded([example.features for example in examples]),
+        padded([example.features for example in examples]),
         torch.tensor([len(example.features) for example in examples]),
         pad_sequence([example.targets for example in examples], batch_first=True),
         torch.tensor([len(example.targets) for example in examples]),

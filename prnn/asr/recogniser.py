@@ -16,7 +16,7 @@ from prnn.transducer.streaming import MAX_SYMBOLS
 from .checkpoint import load_recogniser_parts
 from .endpoint import EndpointRules
 from .errors import InputError
-from .features import FeatureConfig, OnlineFeatures, compute_features
+from .features import FeatureConfig, OnlineFeatures, check_recording, compute_features
 from .tokenizer import Tokenizer
 from .transcript import Transcript, transcript_of
 
@@ -85,8 +85,10 @@ class Recogniser:
             The text; empty when nothing is heard.
 
         Raises:
-            ValueError: ``bias`` with greedy search, which knows no phrases.
+            ValueError: ``bias`` with greedy search, which knows no phrases; samples that are not finite, or far from
+                -1 to 1.
         """
+        check_recording(samples)
         features = compute_features(samples, sample_rate, self.features)
         return self.transcribe_batch([features], beam, max_symbols, bias)[0].text
 
@@ -101,6 +103,17 @@ class Recogniser:
         `transcribe`. The transcripts have up to ``beam`` alternatives."""
         lengths = torch.tensor([len(item) for item in features], device="cpu")
         padded = torch.nn.utils.rnn.pad_sequence(list(features), batch_first=True).to(self.device)
+        return self.transcribe_padded(padded, lengths, beam, max_symbols, bias)
+
+    def transcribe_padded(
+        self,
+        padded: torch.Tensor,
+        lengths: torch.Tensor,
+        beam: int = 1,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
+    ) -> list[Transcript]:
+        """The same, of features (N, T, bins) on the recogniser's device, and the frames of each, (N,), on the CPU."""
         _check_bias(beam, bias)
         if beam == 1:
             lists = [[found] for found in self.model.greedy_search(padded, lengths, max_symbols)]
@@ -166,13 +179,15 @@ class RecogniserStream:
         return self._recogniser.tokenizer.decode(self._best().tokens).strip()
 
     def accept(self, samples: np.ndarray) -> str:
-        """Takes the next samples, float32 of shape (samples,). Returns `text`."""
+        """Takes the next samples, float32 of shape (samples,), from -1 to 1. Returns `text`. Raises ValueError for
+        samples that are not finite, or far from that."""
         self.feed(samples)
         return self.text
 
     def feed(self, samples: np.ndarray) -> None:
         """The same without the text."""
         self._require_going_on()
+        check_recording(samples)
         self._features.accept_waveform(samples)
         self._advance()
 
@@ -263,7 +278,7 @@ class RecogniserStream:
         if found.words or self._endpoint is None:
             if self._endpoint is not None and found.words:
                 pause = following * self._recogniser.frame_seconds - found.words[-1].end
-                found = replace(found, pause=min(self._endpoint.silence, max(0.0, pause)))
+                found = replace(found, pause=min(self._endpoint.silence, pause))
             self._utterances.append(found)
 
 

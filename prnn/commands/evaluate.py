@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
+from prnn.commands.options import (
+    add_accelerator,
+    add_channel,
+    add_encoder_class,
+    add_search,
+    check_search,
+    phrases,
+    torch_device,
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -24,6 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--json", action="store_true", help="print the error rates as JSON, as fractions of 1")
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
+    add_channel(parser, ", where the manifest does not say it")
     add_search(parser)
     add_accelerator(parser, "where to recognise")
     add_encoder_class(parser)
@@ -46,14 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} says what --output has; give that, too")
         if arguments.output:
             require_place(arguments.output)
-        utterances, features = read_utterances(arguments.manifest)
+        utterances, load = read_utterances(arguments.manifest, arguments.channel)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
-        result = evaluate(recogniser, utterances, **search, features=features)
+        result = evaluate(recogniser, utterances, **search, load=load)
         wer, cer = result.rates
         if arguments.json:
-            print(json.dumps({"utterances": len(utterances), "wer": wer, "cer": cer}))
+            rates = {name: rate if math.isfinite(rate) else None for name, rate in result.rates._asdict().items()}
+            print(json.dumps({"utterances": len(utterances), **rates}))
         else:
             print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))

@@ -83,6 +83,12 @@ class Decoder(NamedTuple):
             return cls(predictor, joiner, blank, durations)
         return cls(BiasedPredictor(predictor, bias), BiasedJoiner(joiner, bias), blank, durations, bias)
 
+    def parts(self) -> tuple[Any, Any]:
+        """The model's own predictor and joiner, as `of` was given them."""
+        if self.bias is None:
+            return self.predictor, self.joiner
+        return self.predictor.predictor, self.joiner.joiner  # type: ignore[attr-defined]
+
 
 def map_tensors(function: Callable[..., Tensor], tree: _Tree, *others: _Tree) -> _Tree:
     """`function` of every tensor of nested tuples; given several, of the tensors at the same place in each."""

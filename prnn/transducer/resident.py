@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from prnn.transducer.hypothesis import Decoder
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import RecurrentPredictor, State, StatelessPredictor
 
+_DEVICES = ("cpu",)  # where the library's search is taken
 _LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
@@ -113,7 +114,7 @@ class Resident:
         return GreedyState(predictor, self._projection(predictor), ahead.long())
 
     def _projection(self, predictor: State) -> Tensor:
-        base = _base(self.decoder)[0]
+        base = self.decoder.parts()[0]
         out = predictor[0][:, -1] if isinstance(base, RecurrentPredictor) else base.sum_embeddings(predictor[0])
         if self.decoder.bias is not None:
             out = torch.cat([out.double(), predictor[-1][:, None].double()], dim=1)
@@ -152,20 +153,13 @@ def _dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def _base(decoder: Decoder) -> tuple[Any, Any]:
-    """Predictor and joiner without the bias's part."""
-    if decoder.bias is None:
-        return decoder.predictor, decoder.joiner
-    return decoder.predictor.predictor, decoder.joiner.joiner  # type: ignore[attr-defined]
-
-
 def _is_plain(module: nn.Module, *types: type[nn.Module]) -> bool:
     """Whether it is of just that type, and nothing is called before or after it."""
     return type(module) in types and not module._forward_hooks and not module._forward_pre_hooks
 
 
 def _weights(decoder: Decoder) -> ModelWeights | None:
-    predictor, joiner = _base(decoder)
+    predictor, joiner = decoder.parts()
     if type(joiner) is not Joiner or not all(_is_plain(layer, nn.Linear) for layer in joiner.children()):
         return None
     if type(predictor) is RecurrentPredictor:
@@ -195,7 +189,7 @@ def _weights(decoder: Decoder) -> ModelWeights | None:
     first, tensors = joiner.output.weight, weights.tensors()
     alike = all(t.device == first.device and t.dtype == first.dtype and t.layout == torch.strided for t in tensors)
     plain = all(type(t) in (Tensor, nn.Parameter) for t in tensors)
-    return weights if alike and plain and first.device.type in ("cpu", "cuda") else None
+    return weights if alike and plain and first.device.type in _DEVICES else None
 
 
 def _is_embedding(module: nn.Module) -> bool:

@@ -1,0 +1,155 @@
+"""Greedy search of a transducer: microseconds a symbol, and seconds of audio a second.
+
+    prnn bench --accelerator cpu decode [--batch 1 16] [--frames 188] [--classes 1025] [--predictor lstm] [--layers 1]
+                                        [--hidden 640] [--joiner 640] [--tdt] [--dtype float32] [--rate 0.3]
+                                        [--frame-ms 80] [--seconds 1] [--threads 2] [--json FILE]
+
+A predictor and a joiner with random weights, the blank's bias such that a frame has `--rate` symbols; random encoder
+frames, all of one length. Two searches of the same modules: `libprnn`, where it has one for them, and `steps`, which
+serves modules of any class (docs/transducer.md). `ms` is the median time of a search of the batch, with the results on
+the host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of
+frames of `--frame-ms`, over it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import prnn
+from prnn.bench.options import COUNT, SECONDS, THREADS
+from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
+from prnn.transducer.hypothesis import Decoder
+from prnn.transducer.resident import resident
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ENCODER = 512
+_DURATIONS = (0, 1, 2, 3, 4)
+
+
+class _Recurrent(RecurrentPredictor):
+    """A class that libprnn does not know."""
+
+
+class _Stateless(StatelessPredictor):
+    """The same."""
+
+
+def modules(
+    arguments: argparse.Namespace, device: torch.device
+) -> tuple[RecurrentPredictor | StatelessPredictor, Joiner]:
+    """The predictor and the joiner, their decisions depending on frames and symbols."""
+    torch.manual_seed(0)
+    hidden, classes = arguments.hidden, arguments.classes
+    predictor: RecurrentPredictor | StatelessPredictor
+    if arguments.predictor == "stateless":
+        predictor = StatelessPredictor(classes, hidden)
+    else:
+        predictor = RecurrentPredictor(classes, hidden, hidden, arguments.layers, arguments.predictor)
+    joiner = Joiner(_ENCODER, hidden, arguments.joiner, classes, durations=len(_DURATIONS) * arguments.tdt)
+    with torch.no_grad():
+        joiner.output.weight.mul_(8.0)
+        joiner.encoder_proj.weight.mul_(2.0)
+    return predictor.to(device).eval(), joiner.to(device).eval()
+
+
+def set_rate(search: Callable[[], prnn.transducer.TransducerSearchResult], bias: Tensor, wanted: float) -> None:
+    """Moves the blank's bias, so that a search finds about so many symbols an utterance."""
+    low, high = -50.0, 50.0
+    for _ in range(16):
+        middle = (low + high) / 2
+        with torch.no_grad():
+            bias[0] = middle
+        found = float(search().counts.float().mean())
+        low, high = (middle, high) if found > wanted else (low, middle)
+
+
+def median_time(call: Callable[[], object], seconds: float) -> float:
+    for _ in range(2):
+        call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
+    predictor, joiner = modules(arguments, device)
+    durations = _DURATIONS if arguments.tdt else ()
+    dtype = _DTYPES[arguments.dtype]
+    frames = torch.randn(max(arguments.batch), arguments.frames, _ENCODER, device=device)
+
+    def search(count: int) -> prnn.transducer.TransducerSearchResult:
+        return prnn.transducer_search(frames[:count], predictor=predictor, joiner=joiner, durations=durations)
+
+    def found(count: int) -> list[prnn.Hypothesis]:
+        return search(count).hypotheses()
+
+    set_rate(lambda: search(min(8, len(frames))), joiner.output.bias, arguments.rate * arguments.frames)
+    predictor, joiner, frames = predictor.to(dtype), joiner.to(dtype), frames.to(dtype)
+    known, other = (
+        (StatelessPredictor, _Stateless) if arguments.predictor == "stateless" else (RecurrentPredictor, _Recurrent)
+    )
+    rows: list[dict[str, object]] = []
+    print(f"{'N':>5} {'symbols':>8} {'search':>8} {'ms':>9} {'us a symbol':>12} {'audio s/s':>10}")
+    for count in arguments.batch:
+        for way in ("libprnn", "steps"):
+            predictor.__class__ = known if way == "libprnn" else other
+            decoder = Decoder.of(predictor, joiner, 0, durations, None)
+            if way == "libprnn" and resident(decoder, trusts_versions=False) is None:
+                continue
+            longest = int(search(count).counts.max())
+            seconds = median_time(partial(found, count), arguments.seconds)
+            audio = count * arguments.frames * arguments.frame_ms / 1000
+            row = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
+            row |= {"us_a_symbol": round(1e6 * seconds / max(longest, 1), 1), "audio_s_per_s": round(audio / seconds)}
+            rows.append(row)
+            print("{batch:5d} {symbols:8d} {search:>8} {ms:9.3f} {us_a_symbol:12.1f} {audio_s_per_s:10d}".format(**row))
+    predictor.__class__ = known
+    return rows
+
+
+def main(arguments: Sequence[str], device: str) -> None:
+    """Runs the program with these options on "cpu" or "gpu"."""
+    parser = argparse.ArgumentParser(
+        prog="prnn bench decode",
+        description=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--batch", type=COUNT, nargs="+", default=[1, 16, 128] if device == "gpu" else [1, 16])
+    parser.add_argument("--frames", type=COUNT, default=188)
+    parser.add_argument("--classes", type=COUNT, default=1025)
+    parser.add_argument("--predictor", choices=("lstm", "gru", "stateless"), default="lstm")
+    parser.add_argument("--layers", type=COUNT, default=1)
+    parser.add_argument("--hidden", type=COUNT, default=640)
+    parser.add_argument("--joiner", type=COUNT, default=640)
+    parser.add_argument("--tdt", action="store_true", help="a token-and-duration transducer, durations 0 to 4")
+    parser.add_argument("--dtype", choices=tuple(_DTYPES), default="float32")
+    parser.add_argument("--rate", type=SECONDS, default=0.3, help="symbols a frame")
+    parser.add_argument("--frame-ms", type=SECONDS, default=80.0, help="audio of an encoder frame")
+    parser.add_argument("--seconds", type=SECONDS, default=1.0, help="of each measurement")
+    parser.add_argument("--threads", type=THREADS, help="of a CPU; all unless told otherwise")
+    parser.add_argument("--json", help="a file for the rows")
+    options = parser.parse_args(arguments)
+    if device == "gpu" and not torch.cuda.is_available():
+        parser.error("torch can use no GPU here; measure the CPU with prnn bench --accelerator cpu decode")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    rows = measure(options, torch.device("cuda" if device == "gpu" else "cpu"))
+    if options.json:
+        name = torch.cuda.get_device_name() if device == "gpu" else "cpu"
+        command = ["prnn", "bench", "decode", *arguments]
+        with open(options.json, "w") as file:
+            json.dump(
+                {"device": name, "torch": torch.__version__, "command": " ".join(command), "rows": rows}, file, indent=1
+            )

@@ -1,0 +1,1 @@
+"""A recogniser from a folder of read sentences."""

@@ -1,0 +1,109 @@
+"""The recipe of read sentences: manifests of a folder, and the whole of it on a few recordings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from asr_data import write_corpus
+
+from prnn.asr import read_manifest
+from prnn.asr.errors import InputError
+from recipes.speech.__main__ import main
+from recipes.speech.prepare import normalised, prepare, split_of
+
+TINY = [
+    "--hidden",
+    "4",
+    "--layers",
+    "1",
+    "--joiner",
+    "4",
+    "--predictor-hidden",
+    "4",
+    "--no-progress",
+    "--pictures",
+    "0",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("Sie liegt -- in „Weißenburg-Gunzenhausen“.", "sie liegt in weißenburg gunzenhausen"),
+        ("Ja, ‘foto’s’ van 't dorp!", "ja foto's van t dorp"),
+        ("E\u0301e\u0301n", "één"),
+        ("Im Jahr 1900", None),
+        ("?!", ""),
+    ],
+)
+def test_texts(text: str, spelled: str | None) -> None:
+    assert normalised(text) == spelled
+
+
+def sentences() -> list[str]:
+    """Texts of tones, some for each part."""
+    texts = [f"{a}{b} {c}{d}" for a in "abc" for b in "abc" for c in "abc" for d in "abc"]
+    return [text for part in ("train", "valid", "test") for text in [t for t in texts if split_of(t) == part][:4]]
+
+
+@pytest.mark.parametrize("below", ["", "audio"])
+def test_manifests_of_metadata(tmp_path: Path, below: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = sentences()
+    write_corpus(tmp_path / "made", "tones", texts)
+    (tmp_path / "corpus" / below).mkdir(parents=True)
+    lines = []
+    for number, text in enumerate(texts):
+        shutil.copy(tmp_path / "made" / f"tones-{number}.wav", tmp_path / "corpus" / below / f"a.{number}.wav")
+        lines.append(f"a.{number}|{text.upper()}.\n")
+    (tmp_path / "corpus" / "metadata.csv").write_text("".join([*lines, "a.0|in 1900\n", "missing|ab\n"]))
+    prepare(tmp_path / "corpus", tmp_path / "out")
+    output = capsys.readouterr().out
+    for part in ("train", "valid", "test"):
+        found = read_manifest(tmp_path / "out" / f"{part}.jsonl")
+        assert [utterance.text for utterance in found] == [text for text in texts if split_of(text) == part]
+        assert all(utterance.audio.is_file() for utterance in found)
+        assert f"{part}: 4 sentences, 0.00 h" in output
+    assert "2 lines were left out" in output
+
+
+def test_folders_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"speech: {tmp_path / 'none' / 'metadata.csv'}: no such file\n"
+    (tmp_path / "metadata.csv").write_text("a|ab\n")
+    (tmp_path / "a.webm").touch()
+    with pytest.raises(InputError, match=r"no recordings \(.*\); there are \.webm\. Opus in WebM becomes"):
+        prepare(tmp_path, tmp_path / "out")
+    (tmp_path / "a.wav").write_text("none")
+    with pytest.raises(InputError, match=r"a\.wav: "):
+        prepare(tmp_path, tmp_path / "out")
+    write_corpus(tmp_path, "tones", ["ab"])
+    (tmp_path / "metadata.csv").write_text("tones-0|ab\n")
+    with pytest.raises(InputError, match=r"metadata\.csv: too few sentences: "):
+        prepare(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With two seeds; run again, it has nothing to do but to recognise."""
+    for part in ("train", "valid", "test"):
+        manifest = write_corpus(tmp_path / "data", part, ["ab", "c a", "b"])
+        manifest.rename(tmp_path / "data" / f"{part}.jsonl")
+    command = [str(tmp_path / "data"), "--output", str(tmp_path / "out"), "--seeds", "2", "--accelerator", "cpu"]
+    command += ["--", *TINY, "--steps", "2"]
+    printed = []
+    for _ in range(2):
+        assert main(command) == 0
+        printed.append(capsys.readouterr().out)
+        assert printed[-1].count("3 sentences, WER") == 2
+        assert "WER of 2 seeds: " in printed[-1]
+    assert ("epoch 1" in printed[0], "epoch 1" in printed[1]) == (True, False)
+    rates = json.loads((tmp_path / "out" / "rates.json").read_text())
+    assert [sorted(rate) for rate in rates] == [["cer", "wer"], ["cer", "wer"]]
+    for seed in range(2):
+        for name in ("learning_curve.png", "alignment.png"):
+            assert (tmp_path / "out" / f"seed-{seed}" / name).read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit):
+        main([*command, "--lr", "0"])

@@ -1,0 +1,68 @@
+"""prnn.transducer_search on a GPU: as the slow search, whole and as streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_transducer_search import DURATIONS, PREDICTORS, assert_close, frames, modules, rows, slow
+
+import prnn
+from prnn.transducer import PhraseBias
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.xdist_group("gpu"),
+]
+
+
+def on_gpu(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: part.cuda() if isinstance(part, torch.nn.Module) else part for name, part in parts.items()}
+
+
+@pytest.mark.parametrize("durations", DURATIONS)
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_as_the_slow_search(predictor: str, durations: str) -> None:
+    """In float64, which libprnn leaves to the steps."""
+    x, lengths = frames(4, 15), torch.tensor([15, 0, 1, 9])
+    expected = [slow(x[n, :length], modules(predictor, DURATIONS[durations])) for n, length in enumerate(lengths)]
+    parts = on_gpu(modules(predictor, DURATIONS[durations]))
+    for count in (4, 3):
+        found = rows(prnn.transducer_search(x[:count].cuda(), lengths[:count], **parts))
+        for n in range(count):
+            assert_close(found[n], expected[n])
+    state, symbols = None, [[] for _ in range(4)]
+    for begin, end in ((0, 4), (4, 5), (5, 15)):
+        result = prnn.transducer_search(
+            x[:, begin:end].cuda(), (lengths - begin).clamp(0, end - begin), state=state, **parts
+        )
+        state = result.state
+        for n, hypothesis in enumerate(result.hypotheses()):
+            symbols[n] += hypothesis.tokens
+    assert symbols == [f.symbols for f in expected]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("durations", DURATIONS)
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_float32(predictor: str, durations: str, known: bool) -> None:
+    """Modules that libprnn knows and others."""
+    x = frames(5, 20, torch.float32)
+    parts = modules(predictor, DURATIONS[durations], known, torch.float32)
+    expected = [slow(x[n], parts) for n in range(5)]
+    bias = PhraseBias([[1, 2], [3, 3]], 3.0, 13)
+    biased = [slow(x[n], parts, bias=bias) for n in range(5)]
+    parts = on_gpu(parts)
+    for found, wanted in zip(rows(prnn.transducer_search(x.cuda(), **parts)), expected, strict=True):
+        assert_close(found, wanted, 1e-4)
+    for found, wanted in zip(rows(prnn.transducer_search(x.cuda(), bias=bias, **parts)), biased, strict=True):
+        assert_close(found, wanted, 1e-4)
+
+
+def test_autocast() -> None:
+    x, parts = frames(3, 9, torch.float32).cuda(), on_gpu(modules("lstm", dtype=torch.float32, known=False))
+    with torch.autocast("cuda", torch.bfloat16):
+        first, second = (prnn.transducer_search(x, **parts).hypotheses() for _ in range(2))
+    assert first == second
+    assert prnn.transducer_search(x, **parts).symbols.shape == (3, 72)
