@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prnn.transducer.biasing import PhraseBias, check_bias
+from prnn.transducer.biasing import SymbolBias, check_bias
 from prnn.transducer.checks import (
     check_lengths,
     kind,
@@ -86,7 +86,7 @@ def transducer_search(
     blank: int = 0,
     durations: tuple[int, ...] = (),
     max_symbols: int = MAX_SYMBOLS,
-    bias: PhraseBias | None = None,
+    bias: SymbolBias | None = None,
     state: TransducerSearchState | None = None,
 ) -> TransducerSearchResult:
     """Greedy search of a transducer, or of a token-and-duration transducer, over the frames of any encoder.
@@ -105,7 +105,7 @@ def transducer_search(
         blank: index of the blank.
         durations: frames that each duration of the joiner stands for; empty for an RNN-T.
         max_symbols: most symbols in one encoder frame.
-        bias: phrases to prefer; a `Joiner` only.
+        bias: phrases to prefer, or a language model; a `Joiner` only. What it gives at the end is not in the scores.
         state: of an earlier call's result, for streams; None: the utterances begin.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from prnn._search import MAX_SYMBOLS as MAX_SYMBOLS
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
-from prnn.transducer.biasing import PhraseBias
+from prnn.transducer.biasing import SymbolBias
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import (
@@ -93,7 +93,7 @@ class StreamState:
         frames: (N,) int64, encoder frames searched so far.
         returned: (N,) int64, symbols returned so far.
         finished: whether the streams have ended.
-        bias: the phrases that the search prefers.
+        bias: what the search prefers.
     """
 
     options: SearchOptions
@@ -102,7 +102,7 @@ class StreamState:
     frames: Tensor
     returned: Tensor
     finished: bool = False
-    bias: PhraseBias | None = None
+    bias: SymbolBias | None = None
 
     def to(self, device: torch.device | str) -> StreamState:
         """The state on another device."""
@@ -148,7 +148,7 @@ class StreamState:
             other hypotheses are dropped.
         """
         best = pick(self.hypotheses, most_probable(self.hypotheses).expand_as(self.hypotheses.scores))
-        start = torch.zeros_like(best.scores) if self.bias is None else self.bias.share(best.predictor[-1])
+        start = torch.zeros_like(best.scores) if self.bias is None else self.bias.carried(best.predictor[-1])
         others = torch.arange(best.scores.shape[1], device=start.device) > 0
         hypotheses = without_first(best, best.lengths[:, 0])._replace(scores=start.masked_fill(others, -torch.inf))
         nothing = torch.zeros_like(self.returned)
