@@ -12,11 +12,12 @@ import soundfile
 import torch
 from asr_data import small_checkpoint, write_corpus
 from lhotse import CutSet, Fbank, FbankConfig, MonoCut, NumpyFilesWriter, Recording, SupervisionSegment
+from lhotse.cut import MultiCut
 from lhotse.shar import SharWriter
 from lhotse.utils import fastcopy
 from test_interrupted_training import Killed, Killer, assert_same_training, killer, kills, small  # noqa: F401
 
-from prnn.asr import CharTokenizer, FeatureConfig, InputError, Utterance, read_manifest
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, InputWarning, Utterance, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.cuts import (
@@ -128,6 +129,63 @@ def test_a_part_of_a_recording_at_another_rate(tmp_path: Path) -> None:
     assert len(samples) == 3840
     spectrum = np.abs(np.fft.rfft(samples[:1280]))
     assert np.argmax(spectrum) * 12.5 == pytest.approx(900, abs=13)  # the tone of b
+
+
+def test_the_channels_of_cuts(tmp_path: Path) -> None:
+    """A cut of one channel says which; of one with several, the channel is by its number in the recording."""
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, (16000, 3)).astype(np.float32)
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    whole = Recording.from_file(tmp_path / "a.wav").to_cut()
+    assert isinstance(whole, MultiCut)
+    for channel in (None, 0, 2):
+        for cut, found in ((whole, samples), (whole.with_channels([0, 2]), samples[:, [0, 2]])):
+            expected = found.mean(axis=1) if channel is None else samples[:, channel]
+            np.testing.assert_allclose(load_samples(cut, tmp_path, 16000, channel), expected, atol=1e-6)
+        mono = whole.with_channels(1)
+        assert np.array_equal(load_samples(mono, tmp_path, 16000, channel), samples[:, 1])
+    with pytest.raises(InputError, match="it has the channels 0, 2, and no channel 1"):
+        load_samples(whole.with_channels([0, 2]), tmp_path, 16000, 1)
+    soundfile.write(tmp_path / "a.wav", samples[:, :1] * [1, -1], 16000, subtype="FLOAT")
+    opposite = Recording.from_file(tmp_path / "a.wav").to_cut()
+    with pytest.warns(InputWarning, match="cut .*: its channels cancel one another out"):
+        load_samples(opposite, tmp_path, 16000)
+    soundfile.write(tmp_path / "a.wav", samples[:, 0] * 32768, 16000, subtype="FLOAT")
+    loud = Recording.from_file(tmp_path / "a.wav").to_cut()
+    with pytest.raises(ValueError, match="floating-point samples are from -1 to 1"):
+        load_samples(loud, tmp_path, 16000)
+
+
+def test_one_channel_in_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The options of train and evaluate, of both kinds of manifest."""
+    texts = ["ab", "ca", "b", "c"]
+    manifest = write_corpus(tmp_path / "data", "tones", texts)
+    for number in range(len(texts)):
+        path = manifest.parent / f"tones-{number}.wav"
+        samples, rate = soundfile.read(path, dtype="float32")
+        soundfile.write(path, np.stack([samples, -samples], axis=1), rate)
+    cuts = []
+    for number, utterance in enumerate(read_manifest(manifest)):
+        cut = Recording.from_file(utterance.audio).to_cut().with_id(str(number))
+        cut.supervisions = [SupervisionSegment(str(number), cut.recording_id, 0, cut.duration, text=utterance.text)]
+        cuts.append(cut)
+    CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl.gz")
+    for path in (manifest, tmp_path / "cuts.jsonl.gz"):
+        for channel in (0, 1):
+            options = replace(small(path, tmp_path / f"{path.stem}-{channel}", epochs=1), channel=channel)
+            data = open_data(options, 0)
+            batches = [*data.loader, *data.valid_loader]
+            data.close()
+            assert batches
+            assert all(batch.features.std() > 1 for batch in batches)
+        command = ["evaluate", str(train(options, progress=False)), str(path)]
+        capsys.readouterr()
+        assert main([*command, "--channel", "1"]) == 0
+        assert capsys.readouterr().err == ""
+        assert main(command) == 0
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 4
+        assert all("cancel one another out" in line for line in lines[:3])
+        assert lines[3] == "prnn: there are more warnings like these, which are not shown"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -126,7 +126,7 @@ def test_a_flac_whose_header_claims_more(tmp_path: Path, flac: bytes, samples: i
     path = tmp_path / "a.flac"
     path.write_bytes(claiming(flac, samples))
     message = refused_audio(path)
-    assert ("too much at once" if samples > 2**29 else "to its end") in message
+    assert re.search("too much at once" if samples > 2**29 else "to its end|before the end", message)
     assert len(read_audio(path, duration=0.5)[0]) == 8000
 
 
@@ -159,7 +159,7 @@ def test_an_mp3_that_does_not_give_its_length(tmp_path: Path, mode: str) -> None
             assert len(read_audio(path)[0]) >= 32_000
         elif not sound[0]:
             assert seconds > 3
-            assert refused_audio(path).endswith(f"samples before the end that its header gives, or is {lengthless}")
+            assert 32_000 <= len(read_audio(path)[0]) < 34_000  # to the end of the file, whatever libsndfile says
         else:
             assert seconds < 1.5
             assert refused_audio(path) == f"libsndfile finds {seconds:.2f} s in it, {longer}"

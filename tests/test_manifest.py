@@ -12,6 +12,8 @@ from prnn.asr import FeatureConfig, InputError, Utterance, read_manifest, write_
 from prnn.asr.audio import chunks, read_audio
 from prnn.asr.dataset import load_audio, load_features
 
+GOOD = {"audio_filepath": "a.wav", "duration": 1.0, "text": "one"}
+
 
 @pytest.fixture
 def wav(tmp_path: Path) -> Path:
@@ -37,6 +39,31 @@ def test_reads_relative_and_absolute_paths_and_passes_over_other_keys(wav: Path,
     assert second == Utterance(wav, 0.5, "three", 0.25, f"{manifest}, line 3")
 
 
+def test_the_channel_of_an_utterance(tmp_path: Path) -> None:
+    """NeMo's channel_selector, before the channel of those that do not have it."""
+    samples = np.linspace([0, 0.1, 0.2], [0.5, 0.6, 0.7], 8000, dtype=np.float32)
+    soundfile.write(tmp_path / "a.wav", samples, 8000, subtype="FLOAT")
+    lines = [{**GOOD, "channel_selector": value} for value in (2, 0, "average", None)]
+    manifest = write(tmp_path / "m.jsonl", *lines, GOOD)
+    config = FeatureConfig(sample_rate=8000)
+    for channel, found in ((None, [2, 0, None, None, None]), (1, [2, 0, None, 1, 1])):
+        utterances = read_manifest(manifest, channel)
+        assert [utterance.channel for utterance in utterances] == found
+        for utterance in utterances:
+            expected = samples.mean(axis=1) if utterance.channel is None else samples[:, utterance.channel]
+            np.testing.assert_allclose(load_audio(utterance, config), expected, atol=1e-6)
+    write_manifest(tmp_path / "again.jsonl", utterances)
+    assert [utterance.channel for utterance in read_manifest(tmp_path / "again.jsonl")] == found
+    for value in (-1, 1.0, True, "mean", [0, 1], {}):
+        with pytest.raises(InputError, match=r'line 1: "channel_selector" is .*; it must be the number of a channel'):
+            read_manifest(write(manifest, {**GOOD, "channel_selector": value}))
+    (utterance,) = read_manifest(write(manifest, {**GOOD, "channel_selector": 3}))
+    with pytest.raises(
+        InputError, match=r"m.jsonl, line 1: .*a.wav: it has 3 channels, counted from 0, and no channel 3"
+    ):
+        load_features(utterance, config)
+
+
 def test_write_and_read_again(wav: Path, tmp_path: Path) -> None:
     utterances = [Utterance(wav, 1.0, "eins"), Utterance(wav, 0.5, "größer", 0.25)]
     write_manifest(tmp_path / "out.jsonl", utterances)
@@ -45,9 +72,6 @@ def test_write_and_read_again(wav: Path, tmp_path: Path) -> None:
     assert [(u.audio, u.duration, u.text, u.offset) for u in again] == [
         (u.audio, u.duration, u.text, u.offset) for u in utterances
     ]
-
-
-GOOD = {"audio_filepath": "a.wav", "duration": 1.0, "text": "one"}
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,66 @@
 """The programs of README and docs/nn.md run as they stand there, and links lead somewhere."""
 
+import math
 import re
+import statistics
+import textwrap
 
 import pytest
 from c_program import ROOT
 
+PAGES = ["README.md", "docs/index.md", "docs/nn.md"]
 
-@pytest.mark.parametrize("page", ["README.md", "docs/nn.md"])
-def test_python(page: str) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-    exec(compile(program, page, "exec"), {"__name__": "program"})
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs run, and print what stands below them."""
+    programs = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)*)", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert programs
+    for program, output in programs:
+        capsys.readouterr()
+        exec(compile(program, page, "exec"), {"__name__": "program"})
+        printed = capsys.readouterr().out
+        assert printed == textwrap.dedent(output) or not output
 
 
 def test_links() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}, which is not there"
+
+
+ROW = re.compile(
+    r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) / ([\d.]+) \| [^|]+ \| *\| ([\d.]+) / ([\d.]+) \|", re.MULTILINE
+)
+TYPES = ("float16", "bfloat16", "float32")
+
+
+def measured(dtype: str) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Cell, layers, hidden size and batch: prnn's times and the ratios, forward and training step."""
+    text = (ROOT / f"bench/results/rnn_h200_{dtype}.md").read_text()
+    return {tuple(row[:4]): tuple(row[4:]) for row in ROW.findall(text)}
+
+
+def test_table_is_of_the_measurements() -> None:
+    points = {dtype: measured(dtype) for dtype in TYPES}
+    rows = ["| all points: geometric means | |"]
+    for dtype in TYPES:
+        means = [
+            math.exp(statistics.fmean(math.log(float(point[i])) for point in points[dtype].values())) for i in (2, 3)
+        ]
+        rows[0] += f" ({means[0]:.1f} / {means[1]:.1f}), {len(points[dtype])} points |"
+    for name, *key in (
+        ("LSTM 512", "lstm", "1", "512", "4"),
+        ("LSTM 512", "lstm", "1", "512", "32"),
+        ("LSTM 1024", "lstm", "1", "1024", "8"),
+        ("LSTM 1024", "lstm", "1", "1024", "32"),
+        ("GRU 1024", "gru", "1", "1024", "8"),
+        ("five LSTM 512", "lstm", "5", "512", "8"),
+        ("five LSTM 1024", "lstm", "5", "1024", "8"),
+    ):
+        cells = [points[dtype][tuple(key)] for dtype in TYPES]
+        rows.append(
+            f"| {name} | {key[3]} |"
+            + "".join(" {} / {} ({:.1f} / {:.1f}) |".format(*cell[:2], *map(float, cell[2:])) for cell in cells)
+        )
+    assert "\n".join(rows) in (ROOT / "README.md").read_text(), "README's table is to be:\n" + "\n".join(rows)

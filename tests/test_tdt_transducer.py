@@ -77,6 +77,21 @@ def test_loss_is_the_sum_over_paths(omega: float) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_loss_without_the_logits_is_the_same(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(0, gain=1.0, sigma=0.1, omega=0.25, fastemit=0.1, joiner_activation=activation)
+    features, lengths = torch.randn(3, 14, 4, dtype=torch.float64), torch.tensor([14, 9, 3])
+    batch = features, lengths, torch.randint(1, 5, (3, 4)), torch.tensor([4, 2, 0])
+    results = []
+    for most in (2**22, 0):
+        monkeypatch.setattr("prnn.transducer.loss._MOST_LOGITS", most)
+        model.zero_grad()
+        loss = model(*batch)
+        loss.backward()
+        results.append((loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("durations", [DURATIONS, (2, 1), (0, 3), (0, 1, 9)], ids=str)
 @pytest.mark.parametrize("max_symbols", [1, 3])

@@ -250,6 +250,22 @@ def test_cues_of_utterances_that_end_for_their_length_do_not_overlap(beam: int) 
         assert end <= start
 
 
+def test_cues_whose_words_share_a_frame_do_not_overlap() -> None:
+    """The last symbol of one and the first of the next were emitted in one encoder frame."""
+    recogniser = tone_recogniser()
+    stream = recogniser.stream(RATE, endpoint=EndpointRules())
+    a, space, b = recogniser.tokenizer.encode("a b")
+    for stamps in ([0, 120, 168, 168], [0, 120, 167, 168], [0, 120, 160, 168]):
+        stream._certain = Hypothesis([a, b, space, a], 0.0, stamps, [-0.1] * 4)
+        stream._cut(3)
+        stream._end_utterance()
+        found = stream.utterances()
+        assert [transcript.text for transcript in found] == ["ab", "a"]
+        write = TranscriptLines("srt")
+        (_, end), (start, _) = ([*write(Path("a.wav"), transcript)][1].split(" --> ") for transcript in found)
+        assert end <= start == "00:00:03,360"
+
+
 # Formats
 
 WORDS = (Word("one", 0.04, 0.32, 0.91234), Word("two", 3661.2, 3661.48, 1.0))
@@ -302,7 +318,7 @@ def test_subrip() -> None:
     assert lines("srt") == ["1", *cue, "2", *cue]
 
 
-@pytest.mark.parametrize(("pause", "end"), [(0.0, "280"), (0.3, "580"), (1.2, "999"), (5.0, "999")])
+@pytest.mark.parametrize(("pause", "end"), [(-0.08, "200"), (0.0, "280"), (0.3, "580"), (1.2, "999"), (5.0, "999")])
 def test_a_cue_stays_as_long_as_the_pause_allows(pause: float, end: str) -> None:
     word = Word("one", 3.999, 4.28, 1.0)
     write = TranscriptLines("srt")

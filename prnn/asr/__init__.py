@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .endpoint import EndpointRules
-    from .errors import InputError
+    from .errors import InputError, InputWarning
     from .features import FeatureConfig, OnlineFeatures, compute_features
     from .manifest import Utterance, read_manifest, write_manifest
     from .recogniser import Recogniser, RecogniserStream
@@ -23,6 +23,7 @@ _MODULES = {
     "EndpointRules": "endpoint",
     "FeatureConfig": "features",
     "InputError": "errors",
+    "InputWarning": "errors",
     "OnlineFeatures": "features",
     "PieceTokenizer": "tokenizer",
     "Recogniser": "recogniser",
@@ -42,6 +43,7 @@ __all__ = [
     "EndpointRules",
     "FeatureConfig",
     "InputError",
+    "InputWarning",
     "OnlineFeatures",
     "PieceTokenizer",
     "Recogniser",

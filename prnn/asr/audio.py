@@ -1,121 +1,200 @@
-"""Reading recordings with libsndfile (WAV, FLAC and whatever else the installed version takes)."""
+"""Reading recordings with libsndfile."""
 
 from __future__ import annotations
 
-import re
+import os
 import shlex
+import warnings
 from collections.abc import Iterator
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from .errors import InputError
-from .features import SAMPLE_RATES, check_samples
+from . import containers
+from .errors import InputError, InputWarning
+from .features import SAMPLE_RATES, check_recording
 
 _MOST_CHANNELS = 32
 _MOST_SAMPLES = 2**29  # of one channel: 9 hours at 16 kHz
 _BLOCK = 2**20
-_OGG_PAGE = 2**16  # bytes; none is longer
 _UNKNOWN = 2**62  # more than this libsndfile gives as the length of a FLAC that does not give it, and fails at its end
-_MP3_FIRST_FRAME = 4096  # bytes, in which it begins
-# Its header, side information and the tag of LAME and others, with how many bytes all frames have.
-_MP3_LENGTH = re.compile(
-    rb"\xff[\xe0-\xff]..(?:..)?(?:.{9}|.{17}|.{32})(?:Xing|Info)...[\x03\x07\x0b\x0f].{4}(.{4})", re.DOTALL
-)
+_MISSING_BYTES = 64  # by which samples may end early: some programs count the header among them
+_CANCELLED = 0.01  # power of the mean of channels, as a share of theirs: 20 dB less
 
 _LENGTHLESS = "an MP3 of variable bit rate without its length; convert it, to FLAC for instance"
+_PIPED = "its header does not give its length, as where it was written to a pipe"
 
 
-class _Mp3(soundfile.SoundFile):
-    """An MP3, read through Python, which knows how far in the file libsndfile has come."""
+class _Recording(soundfile.SoundFile):
+    """A recording whose file is looked at beside libsndfile, which knows only what it reads.
+
+    Raises:
+        InputError: not a file, or not a recording that can be read.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._bytes = path.open("rb")
-        super().__init__(self._bytes)
+        self.path = path
+        self._descriptor = -1
+        try:
+            if not path.exists():
+                raise InputError(f"{path}: no such file")
+            if not path.is_file():
+                raise InputError(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, not a recording")
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._size = os.fstat(self._descriptor).st_size
+            if self._size == 0:
+                raise InputError(f"{path}: the file is empty")
+            self._extent = containers.extent(self._bytes)
+            super().__init__(self._descriptor, closefd=False)
+        except soundfile.LibsndfileError as error:
+            reason = f"not a recording that libsndfile can read ({error.error_string.rstrip('.')})"
+            if containers.is_for_ffmpeg(self._bytes):
+                new = path.with_suffix(".flac")
+                reason += f"; make one of it: ffmpeg -i {shlex.quote(str(path))} {shlex.quote(str(new))}"
+            raise InputError(f"{path}: {self._behind() or reason}") from error
+        except (OSError, UnicodeError, ValueError) as error:  # the latter two: a name that is none
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: not a recording that libsndfile can read ({_one_line(error)})") from error
+        self._mp3_length = containers.mp3_length(self._bytes) if self.format == "MP3" else None
+        self._mp3_is_open = self.format == "MP3" and self._mp3_length is None
 
     def close(self) -> None:
         super().close()
-        self._bytes.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
-    def goes_on(self) -> bool:
-        """Whether another frame follows after the last sample, or after the end that the first frame gives: frames of
-        padding may follow the last sample. libsndfile estimates the length of an MP3 that does not give its own from
-        its first frames, which is wrong where the bit rate varies, and knows no second part."""
-        here = self._bytes.tell()
-        head = self._frames(0, _MP3_FIRST_FRAME)
-        found = _MP3_LENGTH.search(head)
-        end = here if found is None else self._bytes.tell() - len(head) + found.start() + int.from_bytes(found[1])
-        following = self._frames(end, 2)
-        return len(following) == 2 and following[0] == 0xFF and following[1] >= 0xE0
+    def seekable(self) -> bool:
+        """No: soundfile would seek after each block, behind which an MP3 decoder lacks what the next frame takes from
+        the frames before it."""
+        return False
 
-    def _frames(self, place: int, size: int) -> bytes:
-        """What lies at a place of the file, or behind the ID3 tag there."""
-        self._bytes.seek(place)
-        if (tag := self._bytes.read(10))[:3] == b"ID3" and len(tag) == 10:
-            place += 10 + sum(byte << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
-        self._bytes.seek(place)
-        return self._bytes.read(size)
+    def _bytes(self, place: int, size: int) -> bytes:
+        return os.pread(self._descriptor, max(0, size), place) if place < self._size else b""
 
+    def _missing(self) -> int:
+        """Bytes of samples that the header promises, and the file has not."""
+        extent = self._extent
+        return 0 if extent is None or extent.size is None else max(0, extent.begin + extent.size - self._size)
 
-def _ogg_pages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The flags and the stream's serial number of each page of an Ogg file (RFC 3533)."""
-    for found in re.finditer(rb"OggS\0(.).{8}(.{4})", data, re.DOTALL):
-        yield found[1][0], found[2]
-
-
-def _is_chained(path: Path) -> bool:
-    """Whether an Ogg file ends with another stream than those that it begins with: libsndfile reads the first alone."""
-    with path.open("rb") as file:
-        head = file.read(_OGG_PAGE)
-        file.seek(max(0, path.stat().st_size - _OGG_PAGE))
-        tail = file.read()
-    first = {serial for _, serial in takewhile(lambda page: page[0] & 2, _ogg_pages(head))}
-    return any(serial not in first for _, serial in list(_ogg_pages(tail))[-1:])
-
-
-def _cure(path: Path) -> str:
-    """What makes a recording of a file of MP4 (m4a, mp4), Matroska (webm), ADTS (aac), ASF (wma) or AMR; else empty."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(12)
-    except OSError:
+    def _behind(self) -> str:
+        """What is wrong with a file that has another recording behind the first."""
+        end = None if self._extent is None else self._extent.end
+        if end is not None and containers.begins_recording(self._bytes, end):
+            return "it has several recordings, one after the other, of which libsndfile reads the first; convert it"
         return ""
-    if head[4:8] != b"ftyp" and not head.startswith((b"\x1aE\xdf\xa3", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u", b"#!AMR")):
+
+    def problem(self) -> str:
+        """What is wrong with the recording, as far as its header and the ends of its file show it; empty if nothing
+        is."""
+        if self.format not in containers.FORMATS:
+            return f"its format is {self.format}; it must be one of {', '.join(containers.FORMATS)}"
+        if self.format == "OGG" and (problem := containers.ogg_problem(self._bytes, self._size)):
+            return problem
+        if self.frames == 0:
+            extent = self._extent
+            is_open = extent is not None and extent.size == 0 and self._size > extent.begin
+            return f"{_PIPED}; write it anew, to a file" if is_open else "the recording has no samples"
+        if self.frames > _UNKNOWN:
+            return f"{_PIPED}; write it anew, to a file"
+        if not SAMPLE_RATES.accepts(self.samplerate):
+            return f"the sample rate is {self.samplerate} Hz; it must be {SAMPLE_RATES}"
+        if self.channels > _MOST_CHANNELS:
+            return f"the recording has {self.channels} channels; there may be at most {_MOST_CHANNELS}"
         return ""
-    return f"; make one of it: ffmpeg -i {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.flac')))}"
+
+    def problem_at_the_end(self) -> str:
+        """What is wrong with the end of the recording, wherever it is read from."""
+        if self._extent is not None and self._missing() > _MISSING_BYTES:
+            assert self._extent.size is not None
+            share = (self._size - self._extent.begin) / self._extent.size
+            return f"it is not whole: it has {100 * share:.0f} % of the samples that its header promises"
+        return self._behind()
+
+    def require_all_read(self) -> None:
+        """Raises InputError if more follows behind the last sample, which libsndfile has read."""
+        problem = self.problem_at_the_end()
+        place = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        if self.format == "FLAC" and containers.flac_follows(self._bytes, place):
+            problem = "it has several recordings, one after the other, of which libsndfile reads the first; convert it"
+        elif self.format == "MP3" and containers.mp3_goes_on(self._bytes, self._mp3_length or place):
+            problem = (
+                f"libsndfile finds {self.tell() / self.samplerate:.2f} s in it, and it is longer: several in one file, "
+                f"or {_LENGTHLESS}"
+            )
+        if problem:
+            raise InputError(f"{self.path}: {problem}")
+
+    def next(self, count: int) -> Iterator[np.ndarray]:
+        """The next `count` samples of all channels, float32 (S, channels), block by block: memory follows what the file
+        holds, not what its header claims. Those of an MP3 that does not give its length end where the file does.
+
+        Raises:
+            InputError: there are fewer, or more behind the last one.
+        """
+        read = 0
+        while read < count:
+            try:
+                block = self.read(min(_BLOCK, count - read), dtype="float32", always_2d=True)
+            except soundfile.SoundFileError as error:
+                raise InputError(f"{self.path}: cannot be read to its end ({_one_line(error)})") from error
+            if len(block) == 0:
+                if self._mp3_is_open:
+                    break
+                raise InputError(f"{self.path}: ends {count - read} samples before the end that its header gives")
+            read += len(block)
+            yield block
+        if self.tell() == self.frames or read < count:
+            self.require_all_read()
 
 
-def _open(path: Path) -> soundfile.SoundFile:
-    try:
-        if not path.exists():
-            raise InputError(f"{path}: no such file")
-        if not path.is_file():
-            raise InputError(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, not a recording")
-        if path.stat().st_size == 0:
-            raise InputError(f"{path}: the file is empty")
-        file = soundfile.SoundFile(path)
-        if file.format == "MP3":
-            file.close()
-            file = _Mp3(path)
-    # TypeError: a suffix that means headerless samples. UnicodeError: a name that is no text.
-    except (soundfile.SoundFileError, TypeError, OSError, UnicodeError) as error:
-        raise InputError(
-            f"{path}: not a recording that libsndfile can read ({_one_line(error)}){_cure(path)}"
-        ) from error
-    problem = ""
-    if file.frames == 0:
-        problem = "the recording has no samples"
-    elif file.format == "OGG" and _is_chained(path):
-        problem = "it has several streams, one after the other, of which libsndfile reads the first; convert it"
-    elif file.frames > _UNKNOWN:
-        problem = "its header does not give its length, as where it was written to a pipe; write it anew, to a file"
-    elif not SAMPLE_RATES.accepts(file.samplerate):
-        problem = f"the sample rate is {file.samplerate} Hz; it must be {SAMPLE_RATES}"
-    elif file.channels > _MOST_CHANNELS:
-        problem = f"the recording has {file.channels} channels; there may be at most {_MOST_CHANNELS}"
-    if problem:
+class Downmix:
+    """Makes one channel of several.
+
+    Args:
+        place: the recording, for messages.
+        channel: its number, from 0 on; None is the mean of all.
+
+    Raises:
+        InputError: there is no such channel.
+    """
+
+    def __init__(self, place: object, channel: int | None = None) -> None:
+        self._place = place
+        self._channel = channel
+        self._power = self._mean_power = 0.0
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """Takes samples (S, channels), returns (S,)."""
+        channels = block.shape[1]
+        if self._channel is not None and self._channel >= channels:
+            count = "one channel" if channels == 1 else f"{channels} channels"
+            raise InputError(f"{self._place}: it has {count}, counted from 0, and no channel {self._channel}")
+        if channels == 1 or self._channel is not None:
+            return block[:, self._channel or 0]
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is found where all have been read
+            mean = block.mean(axis=1)
+            self._power += float(np.square(block, dtype=np.float64).sum()) / channels
+            self._mean_power += float(np.square(mean, dtype=np.float64).sum())
+        return mean
+
+    def finish(self) -> None:
+        """Warns where the channels' mean was taken, and has lost what they hold."""
+        if self._mean_power < _CANCELLED * self._power:
+            lost = f"{10 * np.log10(self._power / self._mean_power):.0f} dB" if self._mean_power else "all"
+            warnings.warn(
+                f"{self._place}: its channels cancel one another out, and their mean has lost {lost} of their power; "
+                "--channel 0 takes the first one",
+                InputWarning,
+                stacklevel=2,
+            )
+
+
+def _open(path: Path) -> _Recording:
+    file = _Recording(path)
+    if problem := file.problem():
         file.close()
         raise InputError(f"{path}: {problem}")
     return file
@@ -136,36 +215,36 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-def _read_mono(file: soundfile.SoundFile, path: Path, count: int) -> np.ndarray:
-    """The next `count` samples, the mean of the channels, or as many as there are, block by block: memory follows what
-    the file holds, not what its header claims."""
-    blocks, read = [], 0
-    while read < count:
-        block = file.read(min(_BLOCK, count - read), dtype="float32", always_2d=True)
-        if len(block) == 0:
-            reason = f", or is {_LENGTHLESS}" if isinstance(file, _Mp3) else ""
-            raise InputError(f"{path}: ends {count - read} samples before the end that its header gives{reason}")
-        with np.errstate(invalid="ignore", over="ignore"):  # read_audio says what is not finite
-            blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
-        read += len(block)
-    if isinstance(file, _Mp3) and file.tell() == file.frames and file.goes_on():
-        raise InputError(
-            f"{path}: libsndfile finds {file.frames / file.samplerate:.2f} s in it, and it is longer: several in one "
-            f"file, or {_LENGTHLESS}"
-        )
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+def _checked(samples: np.ndarray, path: Path) -> np.ndarray:
+    try:
+        check_recording(samples)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    return np.ascontiguousarray(samples)
 
 
-def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = None) -> tuple[np.ndarray, int]:
+def read_audio(
+    path: str | Path, offset: float = 0.0, duration: float | None = None, channel: int | None = None
+) -> tuple[np.ndarray, int]:
     """Reads a recording, or the part of it from ``offset`` on that lasts ``duration`` seconds.
 
+    Args:
+        path: the recording: WAV, FLAC, MP3, Ogg (Vorbis, Opus), AIFF, AU, CAF, W64, RF64 or NIST SPHERE.
+        offset: seconds.
+        duration: seconds; None is all.
+        channel: of several, the number of the one to take, from 0 on; None is the mean of all.
+
     Returns:
-        Samples as float32 of shape (samples,), the mean of the channels, from -1 to 1; and the sample rate in hertz.
+        Samples as float32 of shape (samples,), from -1 to 1; and the sample rate in hertz.
 
     Raises:
-        InputError: the file is missing, empty, not a recording, damaged, an MP3 whose length libsndfile cannot tell, or
-            ends before ``offset``; its sample rate is not from 1 to 384 kHz; it has more than 32 channels; the part has
-            more than 2^29 samples, or some that are not finite.
+        InputError: the file is missing, empty, not a recording, damaged, or not whole, has another recording behind the
+            first, is an MP3 whose length libsndfile cannot tell, or ends before ``offset``; its sample rate is not from
+            1 to 384 kHz; it has more than 32 channels, or no such channel; the part has more than 2^29 samples, or some
+            that are not finite, or far from -1 to 1.
+
+    Warns:
+        InputWarning: the mean of the channels has lost what they hold.
     """
     path = Path(path)
     with _open(path) as file:
@@ -184,52 +263,55 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
             )
         try:
             file.seek(start)
-            samples = _read_mono(file, path, count)
         except soundfile.SoundFileError as error:
             raise InputError(f"{path}: cannot be read to its end ({_one_line(error)})") from error
-    try:
-        check_samples(samples)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-    return np.ascontiguousarray(samples), rate
+        mix = Downmix(path, channel)
+        blocks = [mix(block) for block in file.next(count)]
+    mix.finish()
+    if not blocks:
+        raise InputError(f"{path}: offset {offset} s is beyond the end of the recording")
+    return _checked(blocks[0] if len(blocks) == 1 else np.concatenate(blocks), path), rate
 
 
-def check_audio(path: str | Path) -> None:
-    """Raises InputError unless the file is a recording, as far as its header says."""
-    _open(Path(path)).close()
+def check_audio(path: str | Path, channel: int | None = None) -> None:
+    """Raises InputError unless the file is a whole recording, as far as its header says, and has that channel."""
+    with _open(Path(path)) as file:
+        if problem := file.problem_at_the_end():
+            raise InputError(f"{path}: {problem}")
+        Downmix(path, channel)(np.zeros((1, file.channels), np.float32))
 
 
-def audio_blocks(path: str | Path, seconds: float) -> tuple[int, Iterator[np.ndarray]]:
+def audio_blocks(path: str | Path, seconds: float, channel: int | None = None) -> tuple[int, Iterator[np.ndarray]]:
     """Reads a recording of any length piece by piece, in memory that does not depend on its length.
 
     Args:
         path: the recording.
         seconds: of a piece; the last one may be shorter.
+        channel: as for :func:`read_audio`.
 
     Returns:
         The sample rate in hertz, and the pieces, each as of :func:`read_audio`.
 
     Raises:
         InputError: as :func:`read_audio`, at once or with the piece that cannot be read.
+
+    Warns:
+        InputWarning: as :func:`read_audio`, after the last piece.
     """
     path = Path(path)
     file = _open(path)
 
     def pieces() -> Iterator[np.ndarray]:
-        size, left = max(1, round(seconds * file.samplerate)), file.frames
+        size, left, mix = max(1, round(seconds * file.samplerate)), file.frames, Downmix(path, channel)
         with file:
             while left:
-                try:
-                    samples = _read_mono(file, path, min(size, left))
-                    check_samples(samples)
-                except soundfile.SoundFileError as error:
-                    raise InputError(f"{path}: cannot be read to its end ({_one_line(error)})") from error
-                except InputError:
-                    raise
-                except ValueError as error:
-                    raise InputError(f"{path}: {error}") from error
+                blocks = [mix(block) for block in file.next(min(size, left))]
+                if not blocks:
+                    break
+                samples = _checked(blocks[0] if len(blocks) == 1 else np.concatenate(blocks), path)
                 left -= len(samples)
-                yield np.ascontiguousarray(samples)
+                yield samples
+        mix.finish()
 
     return file.samplerate, pieces()
 

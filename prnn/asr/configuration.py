@@ -29,7 +29,7 @@ from .options import TrainingOptions
 _DESCRIPTION = """
 Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to
 the manifest, or absolute), duration in seconds, and text; or Lhotse's cuts (*.jsonl.gz), or a folder of Lhotse Shar.
-WAV, FLAC and whatever else libsndfile reads, at any sample rate. An interrupted training goes on when the same
+WAV, FLAC, MP3, Ogg and others that libsndfile reads, at any sample rate. An interrupted training goes on when the same
 command runs again. OUTPUT/model.ckpt is the best model so far, for prnn transcribe; tensorboard --logdir OUTPUT shows
 the curves. A configuration file has the options without their dashes; --print_config prints one that is complete.
 Options that follow --config change what it says.
@@ -37,7 +37,7 @@ Options that follow --config change what it says.
 
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "what": ("manifest", "also", "valid", "tokenizer", "init", "output", "epochs", "steps", "seed"),
+    "what": ("manifest", "also", "valid", "tokenizer", "init", "output", "channel", "epochs", "steps", "seed"),
     "batches": (
         "batch_size",
         "batch_seconds",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from lhotse import CutSet
-from lhotse.cut import Cut, MixedCut
+from lhotse.cut import Cut, MixedCut, MultiCut
 from lhotse.dataset import DynamicBucketingSampler
 from lhotse.lazy import LazyManifestIterator
 from lhotse.serialization import decode_json_line, deserialize_item
@@ -25,12 +25,13 @@ from torch import Tensor
 
 from prnn._fields import shown
 
+from .audio import Downmix
 from .augment import Augmentation
 from .cut_files import read_by_libsndfile, require_files
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import fewest_samples, frame_count
-from .features import FeatureConfig, check_samples, compute_features, resampled
+from .features import FeatureConfig, check_recording, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .selection import Selection
@@ -242,21 +243,38 @@ def _whole(cut: Cut, path: Path, field: str) -> Cut:
     return cut
 
 
-def read_cut(cut: Cut, path: Path) -> tuple[np.ndarray, int]:
-    """A cut's samples, float32 (S,), the mean of its channels, and their rate. path: of its manifest, for messages."""
+def read_cut(cut: Cut, path: Path, channel: int | None = None) -> tuple[np.ndarray, int]:
+    """A cut's samples, float32 (S,), and their rate.
+
+    Args:
+        cut: the cut.
+        path: of its manifest, for messages.
+        channel: of a cut with several, the one to take; None is the mean of all.
+    """
     cut = _whole(cut, path, "recording")
     with read_by_libsndfile():
         samples = cut.load_audio()
     if samples is None:
         raise ValueError("it has no recording")
-    samples = np.ascontiguousarray(samples.mean(axis=0), dtype=np.float32)
-    check_samples(samples)
+    place = f"{path}: cut {cut.id}"
+    if len(samples) == 1:
+        channel = None  # the cut says which it is of
+    elif isinstance(cut, MultiCut) and channel is not None:
+        if channel not in cut.channel:
+            raise InputError(
+                f"{place}: it has the channels {', '.join(map(str, cut.channel))}, and no channel {channel}"
+            )
+        channel = cut.channel.index(channel)
+    mix = Downmix(place, channel)
+    samples = np.ascontiguousarray(mix(samples.T), dtype=np.float32)
+    mix.finish()
+    check_recording(samples)
     return samples, recording_rate(cut)
 
 
-def load_samples(cut: Cut, path: Path, rate: int) -> np.ndarray:
+def load_samples(cut: Cut, path: Path, rate: int, channel: int | None = None) -> np.ndarray:
     """The same samples at another rate."""
-    return resampled(*read_cut(cut, path), rate)
+    return resampled(*read_cut(cut, path, channel), rate)
 
 
 def recording_rate(cut: Cut) -> int:
@@ -266,12 +284,13 @@ def recording_rate(cut: Cut) -> int:
     return int(first.sampling_rate if recording is None else recording.sampling_rate)
 
 
-def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False) -> Tensor:
-    """A cut's features, stored or computed, (T, bins), or its samples, (S,). path: of its manifest, for messages."""
+def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False, channel: int | None = None) -> Tensor:
+    """A cut's features, stored or computed, (T, bins), or with `audio` its samples, (S,); the rest as in
+    `load_samples`."""
     try:
         if cut.has_features and not audio:
             return _stored(cut, path, config)
-        samples = load_samples(cut, path, config.sample_rate)
+        samples = load_samples(cut, path, config.sample_rate, channel)
     except InputError:
         raise
     except Exception as error:  # a missing or damaged file, by any of Lhotse's readers
@@ -309,6 +328,7 @@ class CutDataset:
         seed: of the augmentation.
         audio: makes batches of samples, whose features are computed and augmented elsewhere.
         pass_over_unknown: leave characters that no label stands for out of the targets.
+        channel: of cuts with several, the one to take; None is the mean of all.
     """
 
     def __init__(
@@ -320,8 +340,10 @@ class CutDataset:
         seed: int = 0,
         audio: bool = False,
         pass_over_unknown: bool = False,
+        channel: int | None = None,
     ) -> None:
         self.path = path
+        self.channel = channel
         self.config = config
         self.audio = audio
         self.mean = torch.zeros(config.num_mel_bins)
@@ -337,11 +359,11 @@ class CutDataset:
 
     def loaded(self, cut: Cut, audio: bool) -> Tensor:
         """What `load_cut` returns."""
-        return load_cut(cut, self.path, self.config, audio)
+        return load_cut(cut, self.path, self.config, audio, self.channel)
 
     def read(self, cut: Cut) -> tuple[np.ndarray, int]:
         """What `read_cut` returns."""
-        return read_cut(cut, self.path)
+        return read_cut(cut, self.path, self.channel)
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
         """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""

@@ -112,19 +112,26 @@ def are_cuts(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".gz"
 
 
-def read_utterances(path: Path) -> tuple[list[Utterance], Callable[[int, FeatureConfig], Tensor]]:
+def read_utterances(
+    path: Path, channel: int | None = None
+) -> tuple[list[Utterance], Callable[[int, FeatureConfig], Tensor]]:
     """The utterances of a manifest of either kind, and what loads the features (T, bins) of one, by its number.
+
+    Args:
+        path: the manifest.
+        channel: of recordings with several, where the manifest does not say which; None is the mean of all.
 
     Raises:
         InputError: the manifest cannot be used; of what loads features, a recording cannot.
     """
     if not are_cuts(path):
-        utterances = read_manifest(path)
+        utterances = read_manifest(path, channel)
         return utterances, lambda number, config: load_features(utterances[number], config)
     from .cuts import load_cut, read_cuts, utterance_of
 
     cuts = read_cuts(path)
-    return [utterance_of(cut, path) for cut in cuts], lambda number, config: load_cut(cuts[number], path, config)
+    utterances = [utterance_of(cut, path) for cut in cuts]
+    return utterances, lambda number, config: load_cut(cuts[number], path, config, channel=channel)
 
 
 def open_data(options: TrainingOptions, process: int) -> TrainingData:
@@ -164,7 +171,8 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
     for path, times in options.manifests:
         if are_cuts(path):
             raise InputError(f"{path}: of Lhotse's manifests a training takes one; lhotse combine joins several")
-        utterances += [item for item in read_manifest(path) if selection.takes(item.duration, item.text)] * times
+        read = read_manifest(path, options.channel)
+        utterances += [item for item in read if selection.takes(item.duration, item.text)] * times
     selection.require_some()
     tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
     dataset = UtteranceDataset(
@@ -200,7 +208,10 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
     order = CutOrder(manifest, options.batch_size, options.batch_seconds, options.seed, selection)
     tokenizer = _tokenizer(options, order.characters)
     audio = options.features_on == "device"
-    dataset = CutDataset(options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio)
+    dataset = CutDataset(
+        options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio,
+        channel=options.channel,
+    )  # fmt: skip
     sampled = order.sampled[process :: options.processes]
     return _Train(
         dataset,
@@ -215,7 +226,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
 
 
 def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
-    utterances, config = read_manifest(options.valid), options.features
+    utterances, config = read_manifest(options.valid, options.channel), options.features
     cache_bytes, audio = int(options.cache_gb * 1e9) // 4, options.features_on == "device"
     dataset = UtteranceDataset(
         utterances, tokenizer, config, cache_bytes=cache_bytes, audio=audio, pass_over_unknown=True
@@ -238,7 +249,9 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     cuts = read_cuts(options.valid)
     texts = [text_of(cut, options.valid) for cut in cuts]
     audio = options.features_on == "device"
-    dataset = CutDataset(options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True)
+    dataset = CutDataset(
+        options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True, channel=options.channel
+    )
     order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
     batches = [[cuts[index] for index in batch] for batch in order.epoch(0)]
     return _Valid(

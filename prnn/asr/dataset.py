@@ -90,7 +90,7 @@ def read_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
     """Reads an utterance's part of its recording: samples (S,), and their rate in hertz."""
     place = f"{utterance.source}: " if utterance.source else ""
     try:
-        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration)
+        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration, utterance.channel)
     except InputError as error:
         raise InputError(f"{place}{error}") from error
     there = len(samples) / rate

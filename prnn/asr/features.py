@@ -19,7 +19,8 @@ from prnn._fields import Within, check_fields
 
 SAMPLE_RATES = Within(1000, 384_000)  # of recordings, in hertz
 _NARROWEST = 100.0  # hertz, of the mel bins' upper edge
-_LOUDEST = 2.0**31  # float recordings of 32-bit samples that nobody has scaled
+_LOUDEST = 2.0**31  # whose power is finite
+_LOUDEST_RECORDING = 100.0  # louder than any whose samples are from -1 to 1, with gain; softer than 8-bit integers
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ def check_samples(samples: np.ndarray) -> None:
         raise ValueError("the recording has samples that are not finite numbers")
     if peak > _LOUDEST:
         raise ValueError(f"the recording has samples of {peak:g}; they must be at most {_LOUDEST:.0f}, better 1")
+
+
+def check_recording(samples: np.ndarray) -> None:
+    """Raises ValueError unless all samples are finite, and of the size of those from -1 to 1, or of some that were
+    amplified: features of others would be of another loudness than any that a model has seen."""
+    check_samples(samples)
+    peak = float(np.abs(samples).max(initial=0.0))
+    if peak > _LOUDEST_RECORDING:
+        raise ValueError(
+            f"the recording has samples of {peak:g}, and floating-point samples are from -1 to 1 (at most "
+            f"{_LOUDEST_RECORDING:g} is taken); integers that were written as such are to be divided, those of 16 bits "
+            "by 32768"
+        )
 
 
 class OnlineFeatures:

@@ -68,7 +68,8 @@ class TranscriptLines:
             self._cues += 1
             yield str(self._cues)
             start, end = transcript.words[0].start, transcript.words[-1].end
-            yield f"{_clock(start)} --> {_clock(max(end, min(start + _SHORTEST_CUE, end + transcript.pause)))}"
+            latest = end + transcript.pause  # the next cue's beginning, or before it
+            yield f"{_clock(start)} --> {_clock(min(latest, max(end, start + _SHORTEST_CUE)))}"
             yield transcript.text
             yield ""
 

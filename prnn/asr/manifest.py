@@ -21,6 +21,7 @@ class Utterance:
         text: the transcript; empty where nothing is said.
         offset: where in the recording it begins, in seconds.
         source: manifest and line number, for messages.
+        channel: of a recording with several, the number of the one to read, from 0 on; None is the mean of all.
     """
 
     audio: Path
@@ -28,6 +29,7 @@ class Utterance:
     text: str
     offset: float = 0.0
     source: str = ""
+    channel: int | None = None
 
 
 _DURATION = Within(0.001, 1e6)  # seconds: 1 ms to 11 days
@@ -50,7 +52,18 @@ def _string(entry: dict[str, object], name: str, source: str) -> str:
     return value
 
 
-def _parse(line: str, source: str, directory: Path) -> Utterance:
+def _channel(entry: dict[str, object], source: str) -> int | None:
+    """NeMo's channel_selector: a channel, or their mean."""
+    value = entry["channel_selector"]
+    if value == "average":
+        return None
+    if type(value) is not int or value < 0:
+        accepted = 'it must be the number of a channel, from 0 on, or "average"'
+        raise InputError(f'{source}: "channel_selector" is {shown(value, json.dumps)}; {accepted}')
+    return value
+
+
+def _parse(line: str, source: str, directory: Path, channel: int | None) -> Utterance:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an int of thousands of digits
@@ -79,12 +92,17 @@ def _parse(line: str, source: str, directory: Path) -> Utterance:
         text=" ".join(_string(entry, "text", source).split()),
         offset=_seconds(entry, "offset", source, _OFFSET),
         source=source,
+        channel=_channel(entry, source) if entry.get("channel_selector") is not None else channel,
     )
 
 
-def read_manifest(path: str | Path) -> list[Utterance]:
+def read_manifest(path: str | Path, channel: int | None = None) -> list[Utterance]:
     """Reads a manifest. Relative ``audio_filepath`` are relative to the manifest; blank lines and other keys are passed
     over.
+
+    Args:
+        path: the manifest.
+        channel: that of utterances whose lines have no ``channel_selector``; None is the mean of all channels.
 
     Raises:
         InputError: the manifest is missing or empty, or a line is not as it must be; the message names the line.
@@ -101,7 +119,7 @@ def read_manifest(path: str | Path) -> list[Utterance]:
             except UnicodeDecodeError as error:
                 raise InputError(f"{source}: not text in UTF-8") from error
             if text.strip():
-                utterances.append(_parse(text, source, path.parent))
+                utterances.append(_parse(text, source, path.parent, channel))
     if not utterances:
         raise InputError(f"{path}: the manifest has no utterance")
     return utterances
@@ -118,5 +136,7 @@ def write_manifest(path: str | Path, utterances: list[Utterance]) -> None:
         entry: dict[str, object] = {"audio_filepath": str(name), "duration": utterance.duration, "text": utterance.text}
         if utterance.offset:
             entry["offset"] = utterance.offset
+        if utterance.channel is not None:
+            entry["channel_selector"] = utterance.channel
         lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
     path.write_text("".join(lines), encoding="utf-8")

@@ -32,6 +32,8 @@ class TrainingOptions:
         init: a checkpoint with whose weights the training begins: all of its encoder, with the features' mean and
             standard deviation, and of the rest what belongs to symbols that are the same. Options of the model and of
             the features that are not given are those of the checkpoint. null begins with random weights.
+        channel: of recordings with several channels the one to read, from 0 on, where the manifest does not say it;
+            null is the mean of all.
         epochs: passes over the training manifest.
         steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
         batch_size: most utterances in a batch.
@@ -79,6 +81,7 @@ class TrainingOptions:
     also: tuple[str, ...] = ()
     tokenizer: Path | None = None
     init: Path | None = None
+    channel: Annotated[int | None, Within(0, 31)] = None
     epochs: _Count = 40
     steps: Annotated[int | None, Within(1, 10**9)] = None
     batch_size: _Count = 16

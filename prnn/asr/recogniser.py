@@ -16,7 +16,7 @@ from prnn.transducer.streaming import MAX_SYMBOLS
 from .checkpoint import load_recogniser_parts
 from .endpoint import EndpointRules
 from .errors import InputError
-from .features import FeatureConfig, OnlineFeatures, compute_features
+from .features import FeatureConfig, OnlineFeatures, check_recording, compute_features
 from .tokenizer import Tokenizer
 from .transcript import Transcript, transcript_of
 
@@ -83,7 +83,11 @@ class Recogniser:
 
         Returns:
             The text; empty when nothing is heard.
+
+        Raises:
+            ValueError: samples that are not finite, or far from -1 to 1.
         """
+        check_recording(samples)
         features = compute_features(samples, sample_rate, self.features)
         return self.transcribe_batch([features], beam, max_symbols, bias)[0].text
 
@@ -158,13 +162,15 @@ class RecogniserStream:
         return self._recogniser.tokenizer.decode(self._best().tokens).strip()
 
     def accept(self, samples: np.ndarray) -> str:
-        """Takes the next samples, float32 of shape (samples,). Returns `text`."""
+        """Takes the next samples, float32 of shape (samples,), from -1 to 1. Returns `text`. Raises ValueError for
+        samples that are not finite, or far from that."""
         self.feed(samples)
         return self.text
 
     def feed(self, samples: np.ndarray) -> None:
         """The same without the text."""
         self._require_going_on()
+        check_recording(samples)
         self._features.accept_waveform(samples)
         self._advance()
 
@@ -255,7 +261,7 @@ class RecogniserStream:
         if found.words or self._endpoint is None:
             if self._endpoint is not None and found.words:
                 pause = following * self._recogniser.frame_seconds - found.words[-1].end
-                found = replace(found, pause=min(self._endpoint.silence, max(0.0, pause)))
+                found = replace(found, pause=min(self._endpoint.silence, pause))
             self._utterances.append(found)
 
 

@@ -44,7 +44,8 @@ class Transcript:
         text: the words, as the recogniser spelled them.
         words: with times from the recording's beginning.
         alternatives: the texts of the best hypotheses and their scores, best first, each text once.
-        pause: seconds without a word after the last one, at most those that end an utterance.
+        pause: seconds without a word after the last one, at most those that end an utterance; less than 0 where the
+            next word begins in the encoder frame in which this one ends.
     """
 
     text: str

@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
+from prnn.commands.options import (
+    add_accelerator,
+    add_channel,
+    add_encoder_class,
+    add_search,
+    check_search,
+    phrases,
+    torch_device,
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -24,6 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--json", action="store_true", help="print the error rates as JSON, as fractions of 1")
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
+    add_channel(parser, ", where the manifest does not say it")
     add_search(parser)
     add_accelerator(parser, "where to recognise")
     add_encoder_class(parser)
@@ -46,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} says what --output has; give that, too")
         if arguments.output:
             require_place(arguments.output)
-        utterances, features = read_utterances(arguments.manifest)
+        utterances, features = read_utterances(arguments.manifest, arguments.channel)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from prnn._errors import NotSupportedError
 from prnn._extras import install_command
-from prnn.asr.errors import InputError
+from prnn.asr.errors import InputError, InputWarning
+
+_MOST_WARNINGS = 3  # of which each recording of a large manifest might have one
 
 
 class CommandError(Exception):
@@ -15,11 +20,35 @@ class CommandError(Exception):
 
 
 @contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Prints the first warnings about input as sentences that begin with the program's name."""
+    count = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            nonlocal count
+            if not issubclass(category, InputWarning):
+                others(message, category, *where, **more)
+                return
+            count += 1
+            if count <= _MOST_WARNINGS:
+                print(f"prnn: {message}", file=sys.stderr)
+            elif count == _MOST_WARNINGS + 1:
+                print("prnn: there are more warnings like these, which are not shown", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
 def reported() -> Iterator[None]:
     """Turns unusable input, what prnn does not support, and packages that are not installed into a CommandError, whose
-    message follows the program's name."""
+    message follows the program's name. Warnings about input are printed."""
     try:
-        yield
+        with _warnings_shown():
+            yield
     except (InputError, NotSupportedError) as error:
         raise CommandError(str(error)) from error
     except ModuleNotFoundError as error:

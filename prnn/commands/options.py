@@ -52,6 +52,13 @@ def phrases(arguments: argparse.Namespace, recogniser: Recogniser) -> PhraseBias
     return read_phrases(arguments.phrases, recogniser.tokenizer, arguments.phrase_score or 4.0)
 
 
+def add_channel(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Adds ``channel``; more: on when it counts, for the help."""
+    rule = number_parser(int, Within(0, 31))
+    help_ = f"of recordings with several channels the one to read, from 0 on{more} (the mean of all)"
+    parser.add_argument("--channel", type=rule, metavar="N", help=help_)
+
+
 def add_accelerator(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds ``accelerator``, by both of its names, which prnn train has, too. what: the help's first words."""
     parser.add_argument(

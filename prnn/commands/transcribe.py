@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from prnn._fields import Within, number_parser, option
 from prnn.asr.endpoint import EndpointRules
 from prnn.commands.failure import reported
-from prnn.commands.options import add_accelerator, add_encoder_class, add_search, check_search, phrases, torch_device
+from prnn.commands.options import (
+    add_accelerator,
+    add_channel,
+    add_encoder_class,
+    add_search,
+    check_search,
+    phrases,
+    torch_device,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +31,9 @@ if TYPE_CHECKING:
 _BLOCK_SECONDS = 10.0  # of a recording that is read at full speed
 
 _DESCRIPTION = """
-Recognise recordings of any length, WAV, FLAC and whatever else libsndfile reads, at any sample rate, mono or stereo, or
-what a microphone hears. Each recording is one utterance, unless one of the endpoint options cuts it into several.
+Recognise recordings of any length, WAV, FLAC, MP3, Ogg and others that libsndfile reads, at any sample rate, mono or
+stereo, or what a microphone hears. Each recording is one utterance, unless one of the endpoint options cuts it into
+several.
 """
 
 
@@ -53,6 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("--endpoint-silence", metavar="S", help=help_, **_optional("silence"))
     help_ = "longest utterance in seconds, from its first symbol (20); implies --endpoint"
     group.add_argument("--endpoint-length", metavar="S", help=help_, **_optional("longest"))
+    add_channel(parser)
     add_search(parser)
     add_accelerator(parser, "where to recognise")
     add_encoder_class(parser)
@@ -74,6 +84,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError("recordings and --microphone are given; take one of the two")
     if arguments.input_device and not arguments.microphone:
         raise InputError("--input-device is for --microphone")
+    if arguments.channel is not None and arguments.microphone:
+        raise InputError("--channel is for recordings, not for --microphone")
     if arguments.stream and (arguments.microphone or arguments.format != "text"):
         other = "--microphone" if arguments.microphone else f"--format {arguments.format}"
         raise InputError(f"--stream prints a table of times, which does not go with {other}")
@@ -99,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
         endpoint = _endpoint(arguments)
         seconds = arguments.chunk_ms / 1000 if arguments.stream else _BLOCK_SECONDS
         for audio in arguments.audio:
-            check_audio(audio)  # before anything is printed
+            check_audio(audio, arguments.channel)  # before anything is printed
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         lines = TranscriptLines(arguments.format, arguments.nbest)
@@ -110,7 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.microphone:
             _listen(stream(recogniser.features.sample_rate), recogniser.features.sample_rate, lines, arguments)
         for audio in arguments.audio:
-            rate, blocks = audio_blocks(audio, seconds)
+            rate, blocks = audio_blocks(audio, seconds, arguments.channel)
             one = stream(rate)
             if arguments.stream:
                 stream_and_report(one, blocks, rate, arguments.chunk_ms)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from prnn.losses import (
     get_rnnt_prune_ranges,
     joint_rnnt_loss,
+    joint_tdt_loss,
     rnnt_loss,
     rnnt_loss_smoothed,
     tdt_loss,
@@ -16,6 +17,11 @@ from prnn.transducer.joiner import Joiner
 
 # On a CPU, logits up to this number (16 MB in float32) are sooner made whole than block by block, twice.
 _MOST_LOGITS = 2**22
+
+
+def _holds_logits(joiner: Joiner, encoder_out: Tensor, predictor_out: Tensor) -> bool:
+    cells = encoder_out.shape[0] * encoder_out.shape[1] * predictor_out.shape[1]
+    return not encoder_out.is_cuda and cells * joiner.output.out_features <= _MOST_LOGITS
 
 
 def joiner_loss(
@@ -46,8 +52,7 @@ def joiner_loss(
         fastemit: FastEmit's lambda.
         ranges: (N, T, R) int64, the cells of each frame that paths may go through; None is all.
     """
-    cells = encoder_out.shape[0] * encoder_out.shape[1] * predictor_out.shape[1]
-    if ranges is not None or encoder_out.is_cuda or cells * joiner.vocab_size > _MOST_LOGITS:
+    if ranges is not None or not _holds_logits(joiner, encoder_out, predictor_out):
         return joint_rnnt_loss(
             joiner.encoder_proj(encoder_out),
             joiner.predictor_proj(predictor_out),
@@ -79,8 +84,8 @@ def duration_loss(
     sigma: float,
     omega: float,
 ) -> Tensor:
-    """The loss of a token-and-duration transducer, the mean over utterances, a scalar: `prnn.tdt_loss` of the N x T x
-    (U + 1) x (V + D) logits, which are held.
+    """The loss of a token-and-duration transducer, the mean over utterances, a scalar: `prnn.joint_tdt_loss`, or
+    `prnn.tdt_loss` of the N x T x (U + 1) x (V + D) logits if they are few and on a CPU.
 
     Args:
         durations: (D) frames that each duration logit stands for.
@@ -89,17 +94,20 @@ def duration_loss(
 
     The other arguments are those of `joiner_loss`.
     """
-    logits = joiner(encoder_out, predictor_out)
-    return tdt_loss(
-        logits,
-        targets,
-        lengths,
-        target_lengths,
-        blank,
-        durations,
+    batch = targets, lengths, target_lengths, blank, durations
+    if _holds_logits(joiner, encoder_out, predictor_out):
+        logits = joiner(encoder_out, predictor_out)
+        return tdt_loss(logits, *batch, fastemit_lambda=fastemit, sigma=sigma, omega=omega)
+    return joint_tdt_loss(
+        joiner.encoder_proj(encoder_out),
+        joiner.predictor_proj(predictor_out),
+        joiner.output.weight,
+        joiner.output.bias,
+        *batch,
         fastemit_lambda=fastemit,
         sigma=sigma,
         omega=omega,
+        activation=joiner.activation,
     )
 
 
