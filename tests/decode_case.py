@@ -71,7 +71,7 @@ class Inputs(ctypes.Structure):
 class State(ctypes.Structure):
     """prnnTransducerState_t."""
 
-    _fields_ = _pointers("slots", "ahead", "h", "c", "context", "node")
+    _fields_ = _pointers("slots", "ahead", "h", "c", "context", "node", "score")
 
 
 class Outputs(ctypes.Structure):
@@ -181,6 +181,7 @@ class DecodeCase:
         """Of so many streams that have not begun."""
         size = (slots, self.layers, self.hidden)
         state = {"ahead": torch.full((slots,), -1, dtype=torch.int32)}
+        state["score"] = torch.full((slots,), torch.nan, dtype=torch.float64)
         if self.predictor == "stateless":
             return state | {"context": torch.full((slots, self.context), -7, dtype=torch.int32)}
         state["h"] = torch.full(size, torch.nan, dtype=self.dtype)

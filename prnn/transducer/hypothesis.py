@@ -196,7 +196,7 @@ def extend(
 
 def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypotheses:
     """N x 1 hypotheses with the symbols that greedy search has found in frames of which the first is number (N,)
-    `first_frames`; the predictor's states stay as they were."""
+    `first_frames`; the predictor's states and the scores stay as they were."""
     counts = found.counts.long()[:, None]
     most = int(counts.max())
     hypotheses = reserve(hypotheses, most + 1)
@@ -212,7 +212,6 @@ def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypoth
         timestamps=extended(hypotheses.timestamps, found.frames + first_frames[:, None]),
         log_probs=extended(hypotheses.log_probs, found.confidences),
         lengths=hypotheses.lengths + counts,
-        scores=hypotheses.scores + found.scores[:, None],
     )
 
 

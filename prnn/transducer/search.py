@@ -30,7 +30,7 @@ class TransducerSearchState:
     """What N streams carry from one `transducer_search` to the next. No search changes it.
 
     Attributes:
-        search: the predictor's state, and how many of the next frames the last duration passes over.
+        search: the predictor's state, how many of the next frames the last duration passes over, and the score.
         frames: (N,) int64, frames searched so far.
     """
 
@@ -58,8 +58,8 @@ class TransducerSearchResult:
         log_probs: as symbols, float, natural log-probability of each in its frame among all symbols and the blank,
             without the bias.
         confidences: the same among all symbols but the blank.
-        scores: (N,) float64, log-probability of the path taken in this call, blanks and durations included, and what
-            the bias gave.
+        scores: (N,) float64, log-probability of the path taken since the stream began, blanks and durations included,
+            and what the bias gave.
         state: after these frames.
     """
 

@@ -64,12 +64,15 @@ def advance(
     """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`."""
     if options.method == "greedy":
         state = GreedyState(
-            *map_tensors(lambda x: x[:, 0], (hypotheses.predictor, hypotheses.projection, hypotheses.ahead))
+            *map_tensors(
+                lambda x: x[:, 0], (hypotheses.predictor, hypotheses.projection, hypotheses.ahead, hypotheses.scores)
+            )
         )
         found, after = greedy_search(decoder, encoder_out, lengths, options.max_symbols, state, True)
         assert after is not None
         hypotheses = append(hypotheses, found, frames)
-        return hypotheses._replace(**map_tensors(lambda x: x[:, None], after)._asdict())
+        predictor, projection, ahead, scores = map_tensors(lambda x: x[:, None], after)
+        return hypotheses._replace(predictor=predictor, projection=projection, ahead=ahead, scores=scores)
     arguments = decoder, decoder.joiner.project_encoder(encoder_out), lengths, frames, hypotheses
     step = modified_frame if options.method == "modified" else standard_frame
     return beam_frames(*arguments, durations_frame if decoder.durations else step, options.max_symbols)
@@ -164,7 +167,7 @@ def stream_begin(decoder: Decoder, options: SearchOptions, encoder: EncoderState
     hypotheses = begin(decoder, batch, options.beam)
     if options.method == "greedy":
         state = map_tensors(lambda x: x[:, None], greedy_begin(decoder, batch))
-        hypotheses = hypotheses._replace(**state._asdict())
+        hypotheses = hypotheses._replace(predictor=state.predictor, projection=state.projection)
     nothing = torch.zeros_like(hypotheses.lengths[:, 0])
     return StreamState(options, encoder, hypotheses, nothing, nothing, bias=decoder.bias)
 

@@ -173,7 +173,7 @@ class Search(Client):
                 found = self.found(n)
                 frames = [frame + begin for frame in found.frames]
                 joined = [a + b for a, b in zip(parts[n][:5], found._replace(frames=frames)[:5], strict=True)]
-                parts[n] = Found(*joined, parts[n].score + found.score)
+                parts[n] = Found(*joined, found.score)
             begin = end
         for n, length in enumerate(lengths):
             self.require_same(parts[n], self.model.reference(self.frames[n, :length], self.max_symbols, self.bias))
@@ -229,7 +229,7 @@ class Search(Client):
             ahead = torch.full((self.batch + 3,), -2, dtype=torch.int32)
             state = State(ahead=ahead.data_ptr()) if self.state is None else State.from_buffer_copy(self.pool)
             if self.state is not None:
-                setattr(state, random.choice(list(self.state)), None)
+                setattr(state, random.choice([name for name in self.state if name != "score"]), None)
             changes = {"state": ctypes.addressof(state)}
         else:
             name, arguments, outputs = "PrepareTransducer", self.preparing(), [self.prepared]
