@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "arrays.h"
+#include "instructions.h"
+
 #include "decode/cuda/call.h"
 #include "decode/cuda/prepare.cu"
 #include "decode/cuda/search_bfloat16.cu"
 #include "decode/cuda/search_float.cu"
-#include "instructions.h"
 
 extern "C" cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   std::memcpy(to, from, bytes);
