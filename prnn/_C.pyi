@@ -1,6 +1,6 @@
 # Of the extension module. Pointers are integers, 0 is NULL; prnn/_ops/ gives them their types.
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 __version__: str
 BUILT_FOR: str  # "CPU", or the CUDA toolkit and compute capabilities: "CUDA 13.0: 8.0, 9.0a"
@@ -55,6 +55,22 @@ def unpack_sequences(
     sequence_stride: int,
 ) -> None: ...
 
+class Sequences:
+    @overload
+    def __init__(self, sizes: list[int]) -> None: ...
+    @overload
+    def __init__(self, lengths: Sequence[int], steps: int) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
+    @property
+    def sizes(self) -> list[int]: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def is_padded(self) -> bool: ...
+    @property
+    def lengths(self) -> list[int]: ...
+
 class Rnn:
     def __init__(
         self,
@@ -91,15 +107,17 @@ class Rnn:
     def set_masks(self, recurrent: int, zoneout: int, zoneout_expectation: float) -> None: ...
     def set_dropout(self, handle: Handle, dropout: float, states: int, states_size: int, seed: int) -> None: ...
     def restore_dropout(self, handle: Handle, dropout: float, states: int, states_size: int) -> None: ...
-    def workspace_size(self, handle: Handle, batch_sizes: Sequence[int]) -> int: ...
-    def reserve_size(self, handle: Handle, batch_sizes: Sequence[int]) -> int: ...
-    def temp_space_sizes(self, handle: Handle, training: bool, batch_sizes: Sequence[int]) -> tuple[int, int]: ...
+    def workspace_size(self, handle: Handle, batch_sizes: Sequences | Sequence[int]) -> int: ...
+    def reserve_size(self, handle: Handle, batch_sizes: Sequences | Sequence[int]) -> int: ...
+    def temp_space_sizes(
+        self, handle: Handle, training: bool, batch_sizes: Sequences | Sequence[int]
+    ) -> tuple[int, int]: ...
     def query(self, handle: Handle, batch: int | Sequence[int]) -> dict[str, Any]: ...
     def query_gpu(self, gpu: str, batch: int | Sequence[int]) -> dict[str, Any]: ...
     def forward(
         self,
         handle: Handle,
-        batch_sizes: Sequence[int],
+        batch_sizes: Sequences | Sequence[int],
         x: int,
         hx: int,
         cx: int,
@@ -112,10 +130,58 @@ class Rnn:
         reserve: int,
         reserve_size: int,
     ) -> None: ...
+    def forward_padded(
+        self,
+        handle: Handle,
+        sequences: Sequences,
+        x: int,
+        step_stride: int,
+        sequence_stride: int,
+        hx: int,
+        cx: int,
+        w: int,
+        y: int,
+        hy: int,
+        cy: int,
+        scratch: int,
+        workspace: int,
+        workspace_size: int,
+        reserve: int,
+        reserve_size: int,
+    ) -> None: ...
+    def backward_padded(
+        self,
+        handle: Handle,
+        sequences: Sequences,
+        x: int,
+        step_stride: int,
+        sequence_stride: int,
+        hx: int,
+        cx: int,
+        w: int,
+        y: int,
+        dy: int,
+        dy_step_stride: int,
+        dy_sequence_stride: int,
+        dhy: int,
+        dcy: int,
+        dx: int,
+        dhx: int,
+        dcx: int,
+        initial: int,
+        dw: int,
+        scratch: int,
+        workspace: int,
+        workspace_size: int,
+        reserve: int,
+        reserve_size: int,
+    ) -> None: ...
+    def scratch_size(self, sequences: Sequences, is_backward: bool) -> int: ...
+    def padded_spaces(self, handle: Handle, training: bool, sequences: Sequences) -> tuple[int, int, int]: ...
     def backward_data(
         self,
         handle: Handle,
-        batch_sizes: Sequence[int],
+        batch_sizes: Sequences | Sequence[int],
         y: int,
         dy: int,
         dhy: int,
@@ -134,7 +200,7 @@ class Rnn:
     def backward_weights(
         self,
         handle: Handle,
-        batch_sizes: Sequence[int],
+        batch_sizes: Sequences | Sequence[int],
         x: int,
         hx: int,
         y: int,

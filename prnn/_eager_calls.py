@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
+from prnn._C import Sequences
 from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._handles import DTYPES, this_thread
-from prnn._ops._layer import Config, layer
+from prnn._ops._layer import EXACT_STEPS, Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _PLAIN, _undisturbed
 from prnn._ops._precision import allows_tf32_rnn
-from prnn._ops._steps import steps_of
+from prnn._ops._steps import even_sequences, sequences_of_lengths, steps_of
 from prnn._ops.rnn import PlainCall, call_plainly, without_frozen_layers
 from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._state_masks import configuration, uses_masks
@@ -38,13 +39,13 @@ _current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
 Data = tuple[Tensor, Tensor | None, Tensor | None]
-Size = tuple[int, int, bool, int, bool, bool, object]
+Size = tuple[object, ...]
 
 
 class EagerCalls:
-    """A module's calls with an input (T, N, I), or (N, T, I) with batch_first, or (T, I), or a PackedSequence, and
-    states, without lengths, resets, masks and dropout. To be made anew when an attribute or a parameter of the module
-    changes."""
+    """A module's calls with an input (T, N, I), or (N, T, I) with batch_first, with or without lengths, or (T, I), or a
+    PackedSequence, and states, without resets, masks and dropout. To be made anew when an attribute or a parameter of
+    the module changes."""
 
     def __init__(
         self, module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
@@ -52,7 +53,7 @@ class EagerCalls:
         stack = layer(config, input.dtype, input.size(-1), input.device)
         self.is_any = kernels.lie_packed(weights, stack, input)
         self.config, self.dtype, self.device, self.index = config, input.dtype, input.device, input.get_device()
-        self.is_cpu, self.is_lstm = input.is_cpu, stack.is_lstm
+        self.is_cpu, self.is_lstm, self.is_stack = input.is_cpu, stack.is_lstm, config.num_layers > 1
         self.has_tf32 = input.is_cuda and input.dtype == torch.float32
         self.input_size, self.batch_first = input.size(-1), module.batch_first
         self.state_shapes = [(stack.states, size) for size in (stack.state_size, stack.hidden_size)]
@@ -61,15 +62,13 @@ class EagerCalls:
         places = itertools.accumulate((weight.numel() for weight in weights), initial=0)
         self.layouts = [(weight.shape, weight.stride(), place) for weight, place in zip(weights, places, strict=False)]
         self.own = OwnParameters(module, parameters, input.dtype)
-        # Timesteps, sequences, whether there are gradients, frozen layers, whether there are tf32 and
-        # torch.backends.cudnn.benchmark, and the thread, whose the library's objects are.
-        self.calls: dict[Size, PlainCall] = {}
+        self.calls: dict[Size, PlainCall] = {}  # by _compute()'s size
 
-    def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
+    def run(self, module: Any, input: Any, states: Sequence[Tensor | None], lengths: object) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None for any other call, and where arguments
-        are wrong. states: hx, cx, and those of a reset."""
+        are wrong. states: hx, cx, and those of a reset. lengths: forward()'s argument."""
         if type(input) is PackedSequence:
-            return self._run_packed(module, input, states)
+            return self._run_packed(module, input, states) if lengths is None else None
         if not self._is_ours(input) or _is_autocast() or not _undisturbed():
             return None
         shape = input.shape
@@ -80,13 +79,20 @@ class EagerCalls:
             input = input.unsqueeze(1)
         elif self.batch_first:
             input = input.transpose(0, 1)
-        training = self._trains(module, input, states, input.size(1) if is_batched else None)
+        steps, batch, _ = input.shape
+        sequences = None
+        if lengths is not None:
+            if not is_batched or (sequences := sequences_of_lengths(lengths, steps, batch)) is None:
+                return None
+            if not sequences.is_padded:
+                sequences = None
+        training = self._trains(module, input, states, batch if is_batched else None)
         if training is None:
             return None
         hx, cx = states[:2]
         if not is_batched and (hx is not None or cx is not None):
             hx, cx = (None if state is None else state.unsqueeze(1) for state in (hx, cx))
-        output, hy, cy, cells = self._run(module, input, hx, cx, training)
+        output, hy, cy, cells = self._compute(module, input, hx, cx, training, sequences, lengths is None)
         if not is_batched:
             return output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.is_lstm else cy, cells
         return output.transpose(0, 1) if self.batch_first else output, hy, cy, cells
@@ -106,9 +112,7 @@ class EagerCalls:
         hx, cx = states[:2]
         if order is not None and (hx is not None or cx is not None):
             hx, cx = (None if state is None else state.index_select(1, order) for state in (hx, cx))
-        config = self._config(data, hx, cx, training)
-        call = self._find(config, sizes, (data, hx, cx), training, batch_sizes)
-        output, hy, cy, cells = call_plainly(call, data, hx, cx, self.weights, training)
+        output, hy, cy, cells = self._compute(module, data, hx, cx, training, Sequences(sizes), False)
         if back is not None:
             hy = hy.index_select(1, back)
             cy = cy.index_select(1, back) if self.is_lstm else cy
@@ -133,9 +137,6 @@ class EagerCalls:
                     wants_grad = wants_grad or state.requires_grad
         return wants_grad and _is_grad_enabled()
 
-    def _config(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Config:
-        return without_frozen_layers(input, hx, cx, self.weights, self.config) if training else self.config
-
     def _is_ours(self, tensor: Any) -> bool:
         """Whether it has the type, the dtype and the device of this layer's."""
         return (
@@ -148,28 +149,49 @@ class EagerCalls:
             and not tensor.is_neg()
         )
 
-    def _run(self, module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Results:
-        """The call, of arguments that have been checked."""
+    def _compute(
+        self,
+        module: Any,
+        input: Tensor,
+        hx: Tensor | None,
+        cx: Tensor | None,
+        training: bool,
+        sequences: Sequences | None,
+        is_torchs: bool,
+    ) -> Results:
+        """The call, of arguments that have been checked. sequences: None where all are as long as the input.
+        is_torchs: torch's operators have such calls."""
+        config = self.config
+        if training and self.is_stack:
+            config = without_frozen_layers(input, hx, cx, self.weights, config)
+        # What serves a call depends on these, and the library's objects are a thread's.
+        if sequences is None:
+            steps, batch, _ = input.shape
+            last = batch
+        else:
+            steps, batch, last = len(sequences), sequences.batch, sequences[-1]
+            if last < batch and steps > EXACT_STEPS:
+                last = 0
+            if last == batch:  # all as long, but shorter than the input
+                steps = -steps
         tf32 = self.has_tf32 and allows_tf32_rnn()
-        config = self._config(input, hx, cx, training)
-        size = (*input.shape[:2], training, config.frozen_layers, tf32, is_benchmark(), this_thread.token)
+        size = (steps, batch, last, training, config.frozen_layers, tf32, is_benchmark(), this_thread.token)
         call = self.calls.get(size)
         if call is None:
             if len(self.calls) >= _MOST_SIZES:
                 self.calls.clear()
-            call = self.calls[size] = self._find(config, steps_of(input, None, None).sizes, (input, hx, cx), training)
-        return call_plainly(call, input, hx, cx, self.weights, training)
+            first = even_sequences(steps, batch) if sequences is None else sequences
+            call = self.calls[size] = self._find(config, first, (input, hx, cx), training)
+        return call_plainly(call, sequences or call.sequences, input, hx, cx, self.weights, training)
 
-    def _find(
-        self, given: Config, sizes: list[int], data: Data, training: bool, batch_sizes: Tensor | None = None
-    ) -> PlainCall:
-        """What serves calls of a size in this thread. data: input, hx and cx."""
+    def _find(self, given: Config, sequences: Sequences, data: Data, training: bool) -> PlainCall:
+        """What serves calls of a size in this thread. data: input, packed or (T, N, I), hx and cx."""
         stack = layer(given, self.dtype, self.input_size, self.device)
         stack.follow_precision()
         with torch.no_grad():
-            config = kernels.config_of_call(stack, sizes, data, self.weights, None, training)
+            config = kernels.config_of_call(stack, sequences, data, self.weights, None, training)
         served = stack.served_by(config)
-        return PlainCall(served, sizes, this_thread.token, self.addresses, self.layouts, given, set(), batch_sizes)
+        return PlainCall(served, this_thread.token, self.addresses, self.layouts, given, set(), sequences)
 
 
 class CallsOnCpu(EagerCalls):
@@ -178,11 +200,15 @@ class CallsOnCpu(EagerCalls):
     def __init__(self, module: Any, *rest: Any) -> None:
         super().__init__(module, *rest)
         self.takes_torchs = self.dtype == torch.bfloat16 and takes_torchs(module)
+        if self.takes_torchs:
+            self._compute = self._compute_half  # type: ignore[method-assign]
 
-    def _run(self, module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, training: bool) -> Results:
-        if self.takes_torchs and is_faster(module, False, training, *input.shape[:2]):
+    def _compute_half(
+        self, module: Any, input: Tensor, hx: Any, cx: Any, training: bool, sequences: Sequences | None, is_torchs: bool
+    ) -> Results:
+        if is_torchs and is_faster(module, False, training, *input.shape[:2]):
             return run_operator(module, input, hx, cx, module._flat_weights, None)
-        return super()._run(module, input, hx, cx, training)
+        return EagerCalls._compute(self, module, input, hx, cx, training, sequences, is_torchs)
 
     def _run_packed(self, module: Any, input: PackedSequence, states: Sequence[Tensor | None]) -> Any:
         return None if self.takes_torchs else super()._run_packed(module, input, states)
@@ -195,16 +221,16 @@ class CallsOnCuda(EagerCalls):
         super().__init__(module, *rest)
         self.torchs = torchs_calls(module, *rest) if self.is_any else None
 
-    def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
+    def run(self, module: Any, input: Any, states: Sequence[Tensor | None], lengths: object) -> Any:
         torchs = self.torchs
         trains = _is_grad_enabled() and self.own.parameters[0].requires_grad
-        if torchs is not None and (torchs.takes[1] or not trains):
+        if lengths is None and torchs is not None and (torchs.takes[1] or not trains):
             results = torchs.run(module, input, states)
             if results is not None:
                 return results
         if _current_gpu() != self.index or _is_capturing():
             return None
-        return super().run(module, input, states)
+        return super().run(module, input, states, lengths)
 
 
 def eager_calls(module: Any, input: Any) -> EagerCalls | None:

@@ -293,12 +293,12 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         return_cells: bool = False,
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
-        if lengths is None and reset is None and not return_cells and not _is_compiling():
+        if reset is None and not return_cells and not _is_compiling():
             # Also the first call of a module: all calls of a size have the same kernels.
             calls = self._eager_calls
             if calls is None and (calls := eager_calls(self, input)) is not None:
                 self.__dict__["_eager_calls"] = calls
-            if calls is not None and calls.is_any and (results := calls.run(self, input, states)) is not None:
+            if calls is not None and calls.is_any and (results := calls.run(self, input, states, lengths)) is not None:
                 return results
         weights = self._packed_weights()
         if isinstance(input, PackedSequence):
@@ -703,13 +703,15 @@ class LSTM(_Recurrent):
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
             prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
-        check_flag(return_cells, "return_cells")
+        if type(return_cells) is not bool:
+            check_flag(return_cells, "return_cells")
         if mask is not None:
             lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
-        states: list[Tensor | None] = []
-        for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
-            check_pair(pair, name)
-            states += [None, None] if pair is None else pair
+        states: States = (None, None, None, None)
+        if hx is not None or reset_hx is not None:
+            check_pair(hx, "hx")
+            check_pair(reset_hx, "reset_hx")
+            states = (*(hx or (None, None)), *(reset_hx or (None, None)))
         names = ("hx[0]", "hx[1]", "reset_hx[0]", "reset_hx[1]")
-        output, hy, cy, cells = self._run(input, tuple(states), lengths, reset, names, return_cells)
+        output, hy, cy, cells = self._run(input, states, lengths, reset, names, return_cells)
         return (output, (hy, cy), cells) if return_cells else (output, (hy, cy))

@@ -16,6 +16,7 @@
 
 #include "errors.h"
 #include "handle.h"
+#include "sequences.h"
 
 namespace py = pybind11;
 
@@ -40,7 +41,6 @@ using Filter = Owned<prnnFilterDescriptor_t, prnnCreateFilterDescriptor, prnnDes
 using DropoutDescriptor = Owned<prnnDropoutDescriptor_t, prnnCreateDropoutDescriptor, prnnDestroyDropoutDescriptor>;
 using RnnDescriptor = Owned<prnnRNNDescriptor_t, prnnCreateRNNDescriptor, prnnDestroyRNNDescriptor>;
 
-using BatchSizes = std::vector<int>;
 using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
 
 py::dict to_dict(const prnnRNNInfo_t& info) {
@@ -214,17 +214,17 @@ class Rnn {
     use_dropout(dropout);
   }
 
-  size_t workspace_size(const Handle& handle, const BatchSizes& batch_sizes) {
-    return size(prnnGetRNNWorkspaceSize, handle, batch_sizes);
+  size_t workspace_size(const Handle& handle, const Sequences& sequences) {
+    return size(prnnGetRNNWorkspaceSize, handle, sequences);
   }
 
-  size_t reserve_size(const Handle& handle, const BatchSizes& batch_sizes) {
-    return size(prnnGetRNNTrainingReserveSize, handle, batch_sizes);
+  size_t reserve_size(const Handle& handle, const Sequences& sequences) {
+    return size(prnnGetRNNTrainingReserveSize, handle, sequences);
   }
 
   // {workspace, reserve space} of inference, or of a training step.
-  std::pair<size_t, size_t> temp_space_sizes(const Handle& handle, bool training, const BatchSizes& batch_sizes) {
-    const Descriptors xs = sequence(batch_sizes, input_);
+  std::pair<size_t, size_t> temp_space_sizes(const Handle& handle, bool training, const Sequences& sequences) {
+    const Descriptors xs = sequence(sequences.sizes, input_);
     const prnnForwardMode_t mode = training ? PRNN_FWD_MODE_TRAINING : PRNN_FWD_MODE_INFERENCE;
     size_t workspace = 0, reserve = 0;
     check(prnnGetRNNTempSpaceSizes(handle.get(), rnn_.get(), mode, static_cast<int>(xs.size()), xs.data(), &workspace,
@@ -253,14 +253,14 @@ class Rnn {
     return to_dict(info);
   }
 
-  void forward(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t x, uintptr_t hx, uintptr_t cx,
-               uintptr_t w, uintptr_t y, uintptr_t hy, uintptr_t cy, uintptr_t workspace, size_t workspace_size,
-               uintptr_t reserve, size_t reserve_size) {
+  void forward(const Handle& handle, const Sequences& sequences, uintptr_t x, uintptr_t hx, uintptr_t cx, uintptr_t w,
+               uintptr_t y, uintptr_t hy, uintptr_t cy, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
+               size_t reserve_size) {
     if (reserve != 0) require_dropout_states();
-    const Descriptors xs = sequence(batch_sizes, input_);
-    const Descriptors ys = sequence(batch_sizes, output());
-    const auto [h, c] = states(batch_sizes);
-    const int steps = static_cast<int>(batch_sizes.size());
+    const Descriptors xs = sequence(sequences.sizes, input_);
+    const Descriptors ys = sequence(sequences.sizes, output());
+    const auto [h, c] = states(sequences.sizes);
+    const int steps = sequences.steps();
     run(handle, [&, h = h, c = c] {
       if (reserve == 0) {
         return prnnRNNForwardInference(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), c,
@@ -273,13 +273,83 @@ class Rnn {
     });
   }
 
-  void backward_data(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t y, uintptr_t dy, uintptr_t dhy,
+  // Padded data, {timesteps, N, ...}: of x with strides in bytes, of y and its kin contiguous. It is packed into
+  // `scratch`, of scratch_size() bytes, and unpacked from there; states are sorted on their way.
+  void forward_padded(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
+                      size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t hy,
+                      uintptr_t cy, uintptr_t scratch, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
+                      size_t reserve_size) {
+    Scratch space{scratch};
+    const Padded padded{handle, sequences};
+    const size_t rows = static_cast<size_t>(sequences.rows());
+    const uintptr_t packed_x = space.take(rows * row_bytes(input_)), packed_y = space.take(rows * row_bytes(output()));
+    padded.pack(x, step_stride, sequence_stride, packed_x, row_bytes(input_));
+    const uintptr_t own_hx = sorted(padded, space, hx, state_size()), own_cx = sorted(padded, space, cx, cell_size());
+    const uintptr_t own_hy = unsorted(padded, space, hy, state_size()),
+                    own_cy = unsorted(padded, space, cy, cell_size());
+    forward(handle, sequences, packed_x, own_hx, own_cx, w, packed_y, own_hy, own_cy, workspace, workspace_size,
+            reserve, reserve_size);
+    padded.unpack(packed_y, y, row_bytes(output()));
+    restore(padded, own_hy, hy, state_size());
+    restore(padded, own_cy, cy, cell_size());
+  }
+
+  // The same of a backward pass; dw 0: without the weights' gradients. dy has strides in bytes, too.
+  void backward_padded(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
+                       size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t dy,
+                       size_t dy_step_stride, size_t dy_sequence_stride, uintptr_t dhy, uintptr_t dcy, uintptr_t dx,
+                       uintptr_t dhx, uintptr_t dcx, uintptr_t initial, uintptr_t dw, uintptr_t scratch,
+                       uintptr_t workspace, size_t workspace_size, uintptr_t reserve, size_t reserve_size) {
+    Scratch space{scratch};
+    const Padded padded{handle, sequences};
+    const size_t rows = static_cast<size_t>(sequences.rows());
+    const size_t x_bytes = row_bytes(input_), y_bytes = row_bytes(output());
+    const uintptr_t packed_x = space.take(rows * x_bytes), packed_y = space.take(rows * y_bytes),
+                    packed_dy = space.take(rows * y_bytes), packed_dx = dx == 0 ? 0 : space.take(rows * x_bytes);
+    const size_t y_sequence = y_bytes, y_step = y_bytes * static_cast<size_t>(sequences.batch());
+    padded.pack(x, step_stride, sequence_stride, packed_x, x_bytes);
+    padded.pack(y, y_step, y_sequence, packed_y, y_bytes);
+    padded.pack(dy, dy_step_stride, dy_sequence_stride, packed_dy, y_bytes);
+    const uintptr_t own_hx = sorted(padded, space, hx, state_size()), own_cx = sorted(padded, space, cx, cell_size()),
+                    own_dhy = sorted(padded, space, dhy, state_size()),
+                    own_dcy = sorted(padded, space, dcy, cell_size());
+    const uintptr_t own_dhx = unsorted(padded, space, dhx, state_size()),
+                    own_dcx = unsorted(padded, space, dcx, cell_size());
+    backward_data(handle, sequences, packed_y, packed_dy, own_dhy, own_dcy, w, own_hx, own_cx, packed_dx, own_dhx,
+                  own_dcx, workspace, workspace_size, reserve, reserve_size);
+    if (dw != 0) {
+      const uintptr_t own_initial = initial == hx ? own_hx : initial;
+      backward_weights(handle, sequences, packed_x, own_initial, packed_y, dw, workspace, workspace_size, reserve,
+                       reserve_size);
+    }
+    if (dx != 0) padded.unpack(packed_dx, dx, x_bytes);
+    restore(padded, own_dhx, dhx, state_size());
+    restore(padded, own_dcx, dcx, cell_size());
+  }
+
+  // Bytes of `scratch`.
+  size_t scratch_size(const Sequences& sequences, bool is_backward) const {
+    const size_t rows = static_cast<size_t>(sequences.rows()), batch = static_cast<size_t>(sequences.batch());
+    const size_t states = static_cast<size_t>(layers_ * recurrences()) * batch;
+    const size_t x = Scratch::whole(rows * row_bytes(input_)), y = Scratch::whole(rows * row_bytes(output()));
+    const size_t h = Scratch::whole(states * state_size()), c = Scratch::whole(states * cell_size());
+    const size_t sorted = sequences.order.empty() ? 0 : (is_backward ? 3 : 2) * (h + c);
+    return (is_backward ? 2 : 1) * (x + y) + sorted;
+  }
+
+  // {scratch, workspace, reserve space} of forward_padded(), of inference or of a training step.
+  std::tuple<size_t, size_t, size_t> padded_spaces(const Handle& handle, bool training, const Sequences& sequences) {
+    const auto [workspace, reserve] = temp_space_sizes(handle, training, sequences);
+    return {scratch_size(sequences, false), workspace, reserve};
+  }
+
+  void backward_data(const Handle& handle, const Sequences& sequences, uintptr_t y, uintptr_t dy, uintptr_t dhy,
                      uintptr_t dcy, uintptr_t w, uintptr_t hx, uintptr_t cx, uintptr_t dx, uintptr_t dhx, uintptr_t dcx,
                      uintptr_t workspace, size_t workspace_size, uintptr_t reserve, size_t reserve_size) {
-    const Descriptors xs = sequence(batch_sizes, input_);
-    const Descriptors ys = sequence(batch_sizes, output());
-    const auto [h, c] = states(batch_sizes);
-    const int steps = static_cast<int>(batch_sizes.size());
+    const Descriptors xs = sequence(sequences.sizes, input_);
+    const Descriptors ys = sequence(sequences.sizes, output());
+    const auto [h, c] = states(sequences.sizes);
+    const int steps = sequences.steps();
     run(handle, [&, h = h, c = c] {
       return prnnRNNBackwardData(handle.get(), rnn_.get(), steps, ys.data(), pointer(y), ys.data(), pointer(dy), h,
                                  pointer(dhy), c, pointer(dcy), weights_.get(), pointer(w), h, pointer(hx), c,
@@ -288,13 +358,13 @@ class Rnn {
     });
   }
 
-  void backward_weights(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t x, uintptr_t hx, uintptr_t y,
+  void backward_weights(const Handle& handle, const Sequences& sequences, uintptr_t x, uintptr_t hx, uintptr_t y,
                         uintptr_t dw, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
                         size_t reserve_size) {
-    const Descriptors xs = sequence(batch_sizes, input_);
-    const Descriptors ys = sequence(batch_sizes, output());
-    const prnnTensorDescriptor_t h = states(batch_sizes).first;
-    const int steps = static_cast<int>(batch_sizes.size());
+    const Descriptors xs = sequence(sequences.sizes, input_);
+    const Descriptors ys = sequence(sequences.sizes, output());
+    const prnnTensorDescriptor_t h = states(sequences.sizes).first;
+    const int steps = sequences.steps();
     run(handle, [&] {
       return prnnRNNBackwardWeights(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), ys.data(),
                                     pointer(y), pointer(workspace), workspace_size, weights_.get(), pointer(dw),
@@ -303,6 +373,73 @@ class Rnn {
   }
 
  private:
+  // Parts of a buffer, one after the other.
+  struct Scratch {
+    static size_t whole(size_t size) { return (size + 255) / 256 * 256; }
+    uintptr_t take(size_t size) {
+      const uintptr_t part = next;
+      next += whole(size);
+      return part;
+    }
+    uintptr_t next;
+  };
+
+  // Packs and unpacks the data of sequences, and sorts their states.
+  struct Padded {
+    void pack(uintptr_t padded, size_t step_stride, size_t sequence_stride, uintptr_t packed, size_t row) const {
+      copy_in(sequences.steps(), sequences.sizes.data(), padded, step_stride, sequence_stride, packed, row);
+    }
+    void unpack(uintptr_t packed, uintptr_t padded, size_t row) const {
+      copy_out(sequences.steps(), sequences.sizes.data(), packed, padded, sequences.padded_steps, row);
+    }
+    // {count, N, row}: all sequences in each of `count` timesteps.
+    void sort(uintptr_t given, uintptr_t sorted, int count, size_t row) const {
+      const BatchSizes sizes(static_cast<size_t>(count), sequences.batch());
+      const size_t step = row * static_cast<size_t>(sequences.batch());
+      copy_in(count, sizes.data(), given, step, row, sorted, row);
+    }
+    void unsort(uintptr_t sorted, uintptr_t given, int count, size_t row) const {
+      const BatchSizes sizes(static_cast<size_t>(count), sequences.batch());
+      copy_out(count, sizes.data(), sorted, given, count, row);
+    }
+    void copy_in(int steps, const int* sizes, uintptr_t padded, size_t step_stride, size_t sequence_stride,
+                 uintptr_t packed, size_t row) const {
+      check(prnnPackSequences(handle.get(), steps, sizes, sequences.order_or_null(), row, pointer(padded), step_stride,
+                              sequence_stride, pointer(packed)),
+            handle.get());
+    }
+    void copy_out(int steps, const int* sizes, uintptr_t packed, uintptr_t padded, int padded_steps, size_t row) const {
+      check(prnnUnpackSequences(handle.get(), steps, sizes, sequences.order_or_null(), row, pointer(packed),
+                                pointer(padded), padded_steps, row * static_cast<size_t>(sequences.batch()), row),
+            handle.get());
+    }
+
+    const Handle& handle;
+    const Sequences& sequences;
+  };
+
+  uintptr_t sorted(const Padded& padded, Scratch& space, uintptr_t state, size_t row) const {
+    if (state == 0 || padded.sequences.order.empty()) return state;
+    const int count = layers_ * recurrences();
+    const uintptr_t own = space.take(static_cast<size_t>(count) * static_cast<size_t>(padded.sequences.batch()) * row);
+    padded.sort(state, own, count, row);
+    return own;
+  }
+
+  // Where a state is written before restore() brings it to the caller's order.
+  uintptr_t unsorted(const Padded& padded, Scratch& space, uintptr_t state, size_t row) const {
+    if (state == 0 || padded.sequences.order.empty()) return state;
+    return space.take(static_cast<size_t>(layers_ * recurrences() * padded.sequences.batch()) * row);
+  }
+
+  void restore(const Padded& padded, uintptr_t own, uintptr_t state, size_t row) const {
+    if (own != state) padded.unsort(own, state, layers_ * recurrences(), row);
+  }
+
+  size_t row_bytes(int width) const { return static_cast<size_t>(width) * element_size(); }
+  size_t state_size() const { return row_bytes(output() / recurrences()); }
+  size_t cell_size() const { return row_bytes(hidden_ / heads_); }
+
   // Sets the RNN descriptor, which takes back what the other functions set.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
@@ -370,8 +507,8 @@ class Rnn {
   }
 
   template <class Query>
-  size_t size(Query query, const Handle& handle, const BatchSizes& batch_sizes) {
-    const Descriptors xs = sequence(batch_sizes, input_);
+  size_t size(Query query, const Handle& handle, const Sequences& sequences) {
+    const Descriptors xs = sequence(sequences.sizes, input_);
     size_t bytes = 0;
     check(query(handle.get(), rnn_.get(), static_cast<int>(xs.size()), xs.data(), &bytes), handle.get());
     return bytes;
@@ -433,6 +570,23 @@ void bind_persistent_rnn(py::module_& module) {
   module.def("unpack_sequences", &unpack_sequences, "handle"_a, "batch_sizes"_a, "order"_a, "row_bytes"_a, "packed"_a,
              "padded"_a, "padded_length"_a, "step_stride"_a, "sequence_stride"_a, "The way back, padded with zeros.");
 
+  py::class_<Sequences>(module, "Sequences",
+                        "The sequences of a call: so many in each timestep, and how padded data gets there.")
+      .def(py::init<BatchSizes>(), "sizes"_a, "Packed, or padded and all of one length.")
+      .def(py::init<std::vector<int64_t>, int>(), "lengths"_a, "steps"_a, "Padded data of so many timesteps.")
+      .def("__len__", &Sequences::steps)
+      .def("__getitem__",
+           [](const Sequences& sequences, int index) {
+             const int steps = sequences.steps(), place = index < 0 ? index + steps : index;
+             if (place < 0 || place >= steps) throw py::index_error();
+             return sequences.sizes[static_cast<size_t>(place)];
+           })
+      .def_readonly("sizes", &Sequences::sizes)
+      .def_property_readonly("batch", &Sequences::batch)
+      .def_property_readonly("is_padded", &Sequences::is_padded, "Whether a sequence is shorter than the data.")
+      .def_property_readonly("lengths", &Sequences::lengths);
+  py::implicitly_convertible<py::list, Sequences>();
+
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
       .def(py::init<int, int, int, int, int, bool, bool, int, float, int>(), "mode"_a, "dtype"_a, "hidden"_a,
@@ -467,6 +621,16 @@ void bind_persistent_rnn(py::module_& module) {
       .def("query_gpu", &Rnn::query_gpu, "gpu"_a, "batch"_a, "The same for a GPU of the table, by name.")
       .def("forward", &Rnn::forward, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a,
            "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Inference where reserve is 0.")
+      .def("forward_padded", &Rnn::forward_padded, "handle"_a, "sequences"_a, "x"_a, "step_stride"_a,
+           "sequence_stride"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a, "scratch"_a, "workspace"_a,
+           "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Padded data, strides in bytes.")
+      .def("backward_padded", &Rnn::backward_padded, "handle"_a, "sequences"_a, "x"_a, "step_stride"_a,
+           "sequence_stride"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "dy"_a, "dy_step_stride"_a, "dy_sequence_stride"_a,
+           "dhy"_a, "dcy"_a, "dx"_a, "dhx"_a, "dcx"_a, "initial"_a, "dw"_a, "scratch"_a, "workspace"_a,
+           "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Padded data, strides in bytes; dw 0: not wanted.")
+      .def("scratch_size", &Rnn::scratch_size, "sequences"_a, "is_backward"_a, "Bytes.")
+      .def("padded_spaces", &Rnn::padded_spaces, "handle"_a, "training"_a, "sequences"_a,
+           "(scratch, workspace, reserve space) of forward_padded in bytes.")
       .def("backward_data", &Rnn::backward_data, "handle"_a, "batch_sizes"_a, "y"_a, "dy"_a, "dhy"_a, "dcy"_a, "w"_a,
            "hx"_a, "cx"_a, "dx"_a, "dhx"_a, "dcx"_a, "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a)
       .def("backward_weights", &Rnn::backward_weights, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "y"_a, "dw"_a,

@@ -1,8 +1,9 @@
-"""prnn_decode.h through ctypes on the CPU: a model with random weights, its searches, and the same in plain torch."""
+"""prnn_decode.h through ctypes: a model with random weights, its searches, and the same in plain torch."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import capi
@@ -11,6 +12,12 @@ from reference.transducer_search import Found, greedy
 from torch import Tensor
 
 KINDS = {"stateless": 0, "lstm": 1, "gru": 2}
+TYPES = {
+    torch.float32: capi.FLOAT,
+    torch.float64: capi.DOUBLE,
+    torch.float16: capi.HALF,
+    torch.bfloat16: capi.BFLOAT16,
+}
 MOST_LAYERS, MOST_DURATIONS = 2, 16
 
 
@@ -99,18 +106,21 @@ class DecodeCase:
         relu: bool = False,
         projected: bool = False,
         seed: int = 0,
+        embedding: int = 7,
+        device: str = "cpu",
     ) -> None:
         self.dtype, self.predictor, self.layers, self.relu = dtype, predictor, layers, relu
         self.activation, self.durations, self.blank, self.classes = activation, durations, blank, classes
         self.hidden, self.context = hidden, context
-        embedding = 7
+        self.compute = torch.float64 if dtype == torch.float64 else torch.float32
+        self.device = torch.device(device)
         encoder = joiner if projected else encoder
         gates = {"lstm": 4, "gru": 3, "stateless": 0}[predictor]
         generator = torch.Generator().manual_seed(seed)
 
         def random(*shape: int, scale: float = 1.0) -> Tensor:
             values = torch.randn(shape, generator=generator, dtype=torch.float64)
-            return (scale * values / shape[-1] ** 0.5).to(dtype)
+            return (scale * values / shape[-1] ** 0.5).to(self.device, dtype)
 
         first = (classes, embedding) if gates else (context, classes, hidden)
         self.weights: dict[str, Tensor | None] = {
@@ -133,17 +143,19 @@ class DecodeCase:
         ]
         self.encoder = encoder
         self.model = Model(
-            {torch.float32: capi.FLOAT, torch.float64: capi.DOUBLE}[dtype],
+            TYPES[dtype],
             *(KINDS[predictor], layers, context, relu, embedding, hidden, encoder, joiner),
             *(int(activation == "relu"), classes, blank, len(durations), (ctypes.c_int * MOST_DURATIONS)(*durations)),
         )
-        self.handle = capi.cpu_handle()
+        self.handle = capi.Object("CreateCPU" if device == "cpu" else "Create", "Destroy")
         self.prepared: Tensor | None = None
 
     def frames(self, batch: int, count: int, seed: int = 1) -> Tensor:
         """Random encoder frames (N, T, E)."""
         generator = torch.Generator().manual_seed(seed)
-        return 2 * torch.randn(batch, count, self.encoder, generator=generator, dtype=torch.float64).to(self.dtype)
+        return 2 * torch.randn(batch, count, self.encoder, generator=generator, dtype=torch.float64).to(
+            self.device, self.dtype
+        )
 
     def c_weights(self) -> Weights:
         weights = Weights(**{name: None if w is None else w.data_ptr() for name, w in self.weights.items()})
@@ -168,7 +180,7 @@ class DecodeCase:
     def prepare(self) -> Tensor:
         if self.prepared is None:
             size = self.size("GetTransducerPreparedSize")
-            self.prepared = torch.full((size,), 0xFF, dtype=torch.uint8)
+            self.prepared = torch.full((size,), 0xFF, dtype=torch.uint8, device=self.device)
             self.check(
                 "PrepareTransducer",
                 weights=ctypes.byref(self.c_weights()),
@@ -180,11 +192,14 @@ class DecodeCase:
     def state(self, slots: int) -> dict[str, Tensor]:
         """Of so many streams that have not begun."""
         size = (slots, self.layers, self.hidden)
-        state = {"ahead": torch.full((slots,), -1, dtype=torch.int32)}
+        where = {"device": self.device}
+        state = {"ahead": torch.full((slots,), -1, dtype=torch.int32, **where)}
         if self.predictor == "stateless":
-            return state | {"context": torch.full((slots, self.context), -7, dtype=torch.int32)}
-        state["h"] = torch.full(size, torch.nan, dtype=self.dtype)
-        return state | ({"c": torch.full(size, torch.nan, dtype=self.dtype)} if self.predictor == "lstm" else {})
+            return state | {"context": torch.full((slots, self.context), -7, dtype=torch.int32, **where)}
+        state["h"] = torch.full(size, torch.nan, dtype=self.dtype, **where)
+        return state | (
+            {"c": torch.full(size, torch.nan, dtype=self.compute, **where)} if self.predictor == "lstm" else {}
+        )
 
     def search(
         self,
@@ -199,14 +214,16 @@ class DecodeCase:
         frames = frames.contiguous()
         batch, count, _ = frames.shape
         room = (batch, count * max_symbols)
-        out = {name: torch.full(room, -9, dtype=torch.int32) for name in ("symbols", "frames", "durations")}
-        out |= {name: torch.full(room, -9, dtype=self.dtype) for name in ("logProbs", "confidences")}
-        out |= {"counts": torch.zeros(batch, dtype=torch.int32), "scores": torch.zeros(batch, dtype=torch.float64)}
+        where = {"device": self.device}
+        out = {name: torch.full(room, -9, dtype=torch.int32, **where) for name in ("symbols", "frames", "durations")}
+        out |= {name: torch.full(room, -9, dtype=self.compute, **where) for name in ("logProbs", "confidences")}
+        out |= {"counts": torch.zeros(batch, dtype=torch.int32, **where)}
+        out |= {"scores": torch.zeros(batch, dtype=torch.float64, **where)}
         options = Options(batch, count, max_symbols)
         if workspace_size is None:
             workspace_size = self.size("GetTransducerSearchWorkspaceSize", options=ctypes.byref(options))
-        workspace = torch.full((workspace_size,), 0xFF, dtype=torch.uint8)
-        lengths_tensor = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+        workspace = torch.full((workspace_size,), 0xFF, dtype=torch.uint8, **where)
+        lengths_tensor = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, **where)
         inputs = Inputs(frames.data_ptr(), None if lengths_tensor is None else lengths_tensor.data_ptr())
         if bias is not None:
             inputs.bias = ctypes.pointer(Bias(len(bias[0]), bias[0].data_ptr(), bias[1].data_ptr()))
@@ -238,49 +255,115 @@ class DecodeCase:
         bias: tuple[Tensor, Tensor] | None = None,
     ) -> Found:
         """The same of one utterance (T, E) in float64."""
-        w = {name: None if tensor is None else tensor.double() for name, tensor in self.weights.items()}
-        layers = [
-            {name: None if t is None else t.double() for name, t in tensors.items()} for tensors in self.layer_weights
-        ]
-        activate = torch.tanh if self.activation == "tanh" else torch.relu
-        linear = torch.nn.functional.linear
-
-        def predict(symbol: int, state: Any) -> tuple[Tensor, Any]:
-            if self.predictor == "stateless":
-                context = [*(state or [self.blank] * self.context)[1:], symbol]
-                x = sum(w["embedding"][place, s] for place, s in enumerate(context))
-                return (torch.relu(x) if self.relu else x), context
-            x, after = w["embedding"][symbol], []
-            cell = torch.lstm_cell if self.predictor == "lstm" else torch.gru_cell
-            for layer, tensors in enumerate(layers):
-                zeros = torch.zeros(1, self.hidden, dtype=torch.float64)
-                before = state[layer] if state else (zeros, zeros)
-                arguments = tuple(tensors.values())
-                hidden = cell(x[None], before if self.predictor == "lstm" else before[0], *arguments)
-                after.append(hidden if self.predictor == "lstm" else (hidden,))
-                x = after[-1][0][0]
-            return x, after
-
-        def join(frame: Tensor, out: Tensor) -> Tensor:
-            x = frame if w["encoderWeight"] is None else linear(frame, w["encoderWeight"], w["encoderBias"])
-            g = linear(out, w["predictorWeight"], w["predictorBias"])
-            return linear(activate(x + g), w["outputWeight"], w["outputBias"])
 
         def gains(symbols: list[int]) -> Tensor:
             assert bias is not None
-            node = 0
-            for symbol in symbols:
-                node = int(bias[0][node, symbol])
-            row = bias[1][node].double().clone()
-            row[self.blank] = 0.0
-            return row
+            return self.gains(bias, symbols)
 
         return greedy(
-            frames.double(),
-            predict,
-            join,
+            frames.double().cpu(),
+            self.predict,
+            self.join,
             self.blank,
             self.durations,
             max_symbols,
             None if bias is None else gains,
         )
+
+    @functools.cached_property
+    def _doubles(self) -> list[dict[str, Tensor | None]]:
+        """The weights of the model and of its layers, in float64."""
+        weights: list[dict[str, Tensor | None]] = [self.weights, *self.layer_weights]  # type: ignore[list-item]
+        return [{name: None if t is None else t.double().cpu() for name, t in tensors.items()} for tensors in weights]
+
+    def predict(self, symbol: int, state: Any) -> tuple[Tensor, Any]:
+        """A symbol and the state before it, None at the start, to an output (H,) and the state after it, in float64."""
+        w, *layers = self._doubles
+        assert w["embedding"] is not None
+        if self.predictor == "stateless":
+            context = [*(state or [self.blank] * self.context)[1:], symbol]
+            x = sum(w["embedding"][place, s] for place, s in enumerate(context))
+            return (torch.relu(x) if self.relu else x), context
+        x, after = w["embedding"][symbol], []
+        cell = torch.lstm_cell if self.predictor == "lstm" else torch.gru_cell
+        for layer, tensors in enumerate(layers):
+            zeros = torch.zeros(1, self.hidden, dtype=torch.float64)
+            before = state[layer] if state else (zeros, zeros)
+            hidden = cell(x[None], before if self.predictor == "lstm" else before[0], *tensors.values())
+            after.append(hidden if self.predictor == "lstm" else (hidden,))
+            x = after[-1][0][0]
+        return x, after
+
+    def join(self, frame: Tensor, out: Tensor) -> Tensor:
+        """A frame (E,) and an output of the predictor to logits (V + D,), in float64."""
+        w, linear = self._doubles[0], torch.nn.functional.linear
+        activate = torch.tanh if self.activation == "tanh" else torch.relu
+        x = frame if w["encoderWeight"] is None else linear(frame, w["encoderWeight"], w["encoderBias"])
+        g = linear(out, w["predictorWeight"], w["predictorBias"])
+        return linear(activate(x + g), w["outputWeight"], w["outputBias"])
+
+    def gains(self, bias: tuple[Tensor, Tensor], symbols: list[int]) -> Tensor:
+        """What each class (V,) is given after these symbols, in float64."""
+        node = 0
+        for symbol in symbols:
+            node = int(bias[0][node, symbol])
+        row = bias[1][node].double().cpu().clone()
+        row[self.blank] = 0.0
+        return row
+
+
+def assert_greedy(
+    case: DecodeCase,
+    frames: Tensor,
+    found: Found,
+    tolerance: float,
+    max_symbols: int = 8,
+    bias: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Follows what was found in an utterance (T, E) in float64: all that was taken is the most probable, but for the
+    tolerance, and log-probabilities are what they should be. Which duration a blank had is not known: where several are
+    as good, each is tried."""
+
+    def follow(t: int, in_frame: int, done: int, out: Tensor, state: Any, score: float) -> str:
+        while t < len(frames):
+            logits = case.join(frames[t].double().cpu(), out)
+            classes, spans = logits[: case.classes], logits[case.classes :]
+            log_probs = classes.log_softmax(0)
+            given = log_probs if bias is None else log_probs + case.gains(bias, found.symbols[:done])
+            emits = done < len(found.symbols) and found.frames[done] == t
+            symbol = found.symbols[done] if emits else case.blank
+            if given[symbol] < given.max() - tolerance:
+                return f"frame {t}, {done} symbols: {symbol} has {given[symbol]}, {int(given.argmax())} {given.max()}"
+            score += float(given[symbol])
+            durations = [0 if emits else 1]
+            if case.durations:
+                score += float(spans.log_softmax(0).max())
+                durations = [d for d, s in zip(case.durations, spans, strict=True) if s >= spans.max() - tolerance]
+            in_frame += emits
+            if not emits or in_frame == max_symbols:
+                durations = sorted({max(d, 1) for d in durations})
+            if emits:
+                others = classes.clone()
+                others[case.blank] = -torch.inf
+                own = (float(log_probs[symbol]), float(others.log_softmax(0)[symbol]))
+                error = max(abs(own[0] - found.log_probs[done]), abs(own[1] - found.confidences[done]))
+                if error > tolerance:
+                    return f"symbol {done}: {found.log_probs[done]} and {found.confidences[done]}, not {own}"
+                if case.durations:  # else the library is not asked for them
+                    if found.durations[done] not in durations:
+                        return f"symbol {done} goes on by {found.durations[done]}, not by one of {durations}"
+                    durations = [found.durations[done]]
+                out, state = case.predict(symbol, state)
+                done += 1
+            if len(durations) > 1:
+                tried = [follow(t + d, 0 if d else in_frame, done, out, state, score) for d in durations]
+                return "" if "" in tried else tried[0]
+            t += durations[0]
+            in_frame = 0 if durations[0] else in_frame
+        if done < len(found.symbols):
+            return f"{len(found.symbols) - done} symbols are left"
+        error = abs(score - found.score)
+        return "" if error <= tolerance * (1 + len(frames)) else f"score {found.score}, not {score}"
+
+    problem = follow(0, 0, 0, *case.predict(case.blank, None), 0.0)
+    assert problem == "", problem

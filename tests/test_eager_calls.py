@@ -4,9 +4,11 @@ its place, and in test_eager_calls_cuda.py."""
 
 import copy
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -446,7 +448,6 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
     x, states = data_of(module)
     forget(module)
     module(x)
-    module(x, lengths=[4, 2, 1])
     module(x, reset=torch.zeros(4, 3, dtype=torch.bool))
     module(x, return_cells=True)
     assert not served
@@ -458,7 +459,7 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
         module(x)
     negative = torch.complex(x, x).detach().conj().imag
     assert negative.is_neg()
-    assert torch.equal(module(negative)[0], module(-x.detach(), lengths=[4, 4, 4])[0])
+    assert torch.equal(module(negative)[0], module(-x.detach(), return_cells=True)[0])
     nested = torch.nested.nested_tensor([x[0].detach(), x[1].detach()])
     for value in (x[None], x[0, 0]):
         with pytest.raises(ValueError, match="it must have 3, or 2 if unbatched"):
@@ -477,6 +478,89 @@ def test_calls_that_are_looked_at_in_full(served: list[bool]) -> None:
     assert not any(served)
     assert torch.equal(module(x, states)[0], module(x, states)[0])
     assert served[-1]
+
+
+@pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("lengths", [[2, 4, 3], [3, 3, 1], [2, 2, 2], [4, 4, 4]], ids=str)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_lengths_the_same_bits(
+    cell: str, options: dict[str, Any], lengths: list[int], has_states: bool, served: list[bool]
+) -> None:
+    module = small(cell, **options)
+    x, states = data_of(module, has_states=has_states)
+    by_time = x.transpose(0, 1) if module.batch_first else x
+    with torch.no_grad():
+        for n, length in enumerate(lengths):
+            by_time[length:, n] = float("nan")
+
+    def step(**given: Any) -> list[Tensor]:
+        leaves = [leaf for leaf in (x, *flat(() if states is None else states), *module.parameters()) if leaf.requires_grad]
+        results = flat(module(x, states, lengths=given["lengths"]))
+        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+        first, second = (torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2))
+        assert_equal(list(first), list(second))
+        return [value.detach() for value in results] + list(first)
+
+    forget(module)
+    expected = step(lengths=lengths)
+    for form in (lengths, tuple(lengths), torch.tensor(lengths), torch.tensor(lengths, dtype=torch.int32)):
+        assert_equal(step(lengths=form), expected)
+    found: list[Tensor] = []
+    run_in_thread(lambda: found.extend(step(lengths=lengths)))
+    assert_equal(found, expected)
+    with torch.no_grad():
+        results = flat(module(x, states, lengths=lengths))
+    assert_equal(results, expected[: len(results)])
+    assert served == ([True] * 6 if "heads" not in options else [])
+
+
+def test_wrong_lengths(served: list[bool]) -> None:
+    module = small()
+    x = torch.randn(4, 3, 6)
+    module(x, lengths=[4, 2, 1])
+    for lengths, error, message in (
+        ([4, 0, 1], ValueError, r"lengths\[1\] is 0; it must lie between 1 and the 4 timesteps"),
+        ([4, 2, 5], ValueError, r"lengths\[2\] is 5"),
+        ([4, 2, 2**70], ValueError, r"lengths\[2\] is 1180591620717411303424"),
+        ([4, 2], ValueError, r"lengths has shape \(2,\)"),
+        ([4, 2, True], TypeError, "it must hold integers"),
+        ([4, 2, 1.0], TypeError, "it must hold integers"),
+        (torch.tensor([4.0, 2.0, 1.0]), TypeError, "it must hold integers"),
+        (torch.tensor([4, 2, 1], device="meta"), ValueError, "lengths is on meta"),
+    ):
+        with pytest.raises(error, match=message):
+            module(x, lengths=lengths)
+    with pytest.raises(ValueError, match="input has 2 dimensions: one sequence"):
+        module(x[:, 0], lengths=[4])
+    assert not any(served[1:])
+
+
+def prnn_frames(call: Callable[[], object]) -> int:
+    """Calls of functions of prnn's."""
+    count, folder = 0, str(Path(prnn.__file__).parent)
+
+    def on_event(frame: Any, event: str, _: object) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(folder)
+
+    sys.setprofile(on_event)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_few_calls_of_functions(cell: str) -> None:
+    """The host's time is in them. Of a forward call with gradients, and with lengths no more than one of its own."""
+    module = small(cell, num_layers=2)
+    x, lengths = torch.randn(9, 3, 6), torch.tensor([9, 2, 5])
+    for _ in range(2):
+        module(x), module(x, lengths=lengths)
+    assert prnn_frames(lambda: module(x)) <= 14
+    assert prnn_frames(lambda: module(x, lengths=lengths)) <= 15
 
 
 @pytest.mark.parametrize("cell", CELLS)

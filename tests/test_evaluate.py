@@ -15,7 +15,7 @@ from test_transcripts import SPELLED, TEXT, printed
 from tones_model import RATE, save, tone_recogniser, tones
 
 from prnn.asr import compute_features
-from prnn.asr.evaluation import _batches
+from prnn.asr.recognition import _batches
 from prnn.asr.formats import TranscriptLines
 from prnn.cli import main
 

@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import capi
@@ -58,12 +59,15 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Frozen layers of each call of the kernels."""
     calls: list[int] = []
 
-    def spy(stack: Any, *arguments: Any) -> Any:
-        calls.append(stack.config.frozen_layers)
-        return run(stack, *arguments)
+    def spied(run: Callable[..., Any]) -> Callable[..., Any]:
+        def spy(stack: Any, *arguments: Any) -> Any:
+            calls.append(stack.config.frozen_layers)
+            return run(stack, *arguments)
 
-    run = _rnn_kernels._run_forward
-    monkeypatch.setattr(_rnn_kernels, "_run_forward", spy)
+        return spy
+
+    for name in ("_run_forward", "forward_plain"):
+        monkeypatch.setattr(_rnn_kernels, name, spied(getattr(_rnn_kernels, name)))
     return calls
 
 

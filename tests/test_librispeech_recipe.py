@@ -195,7 +195,15 @@ def test_killed_again_and_again(finished: Path, corpus: Path, config: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "millions"), [("lstm_30m", 30), ("lstm_80m", 78), ("lstm_5x1024", 42), ("lstmp_12x1024", 59)]
+    ("name", "millions"),
+    [
+        ("lstm_30m", 30),
+        ("lstm_80m", 78),
+        ("lstm_5x1024", 42),
+        ("lstmp_12x1024", 59),
+        ("layer_norm_lstm", 23),
+        ("lstmp_blocks", 84),
+    ],
 )
 def test_configurations(name: str, millions: float) -> None:
     """They parse, have the parameters that they say, and sherpa-onnx's contract holds for them."""

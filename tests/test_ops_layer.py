@@ -45,7 +45,7 @@ class Answers:
 
 def on_a_gpu(dtype: torch.dtype, config: Config = BEST, input_size: int = 3) -> Layer:
     made = Layer(config, dtype, input_size, CPU)
-    made._may_settle, made._has_tf32, made.rnn = True, dtype == torch.float32, Answers()
+    made._may_settle, made.has_tf32, made.rnn = True, dtype == torch.float32, Answers()
     return made
 
 

@@ -27,7 +27,16 @@ def batch(lengths: list[int], target_lengths: list[int]) -> tuple[torch.Tensor, 
     return features, torch.tensor(lengths), targets, torch.tensor(target_lengths)
 
 
-@pytest.mark.parametrize("options", [{}, {"loss": "pruned"}, {"predictor": "stateless"}, {"encoder_cell": "gru"}])
+ENCODERS = [
+    {"encoder_cell": "layer_norm_lstm"},
+    {"encoder_cell": "rnn", "encoder_norm": "before", "encoder_residual": True},
+    {"encoder_projection": 8, "encoder_residual": True, "encoder_norm": "after", "encoder_feedforward": 24},
+]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"loss": "pruned"}, {"predictor": "stateless"}, {"encoder_cell": "gru"}, *ENCODERS]
+)
 @pytest.mark.parametrize("on_host", [True, False], ids=["lengths on the CPU", "lengths on the GPU"])
 def test_loss_and_gradients_equal_the_cpus(options: dict, on_host: bool) -> None:
     model = make(ctc_weight=0.3, **options)

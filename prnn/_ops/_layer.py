@@ -35,6 +35,7 @@ _MOST_CUDNN_STEPS = 65535
 # also where cuDNN's are faster: those take the host some 30 us longer than they save the GPU
 # (docs/resident_kernels_measured.md). RNNs, whose timesteps take cuDNN the least, in inference with fewer timesteps.
 _EAGER_STEPS, _EAGER_BATCH, _EAGER_WIDTH = 8, 64, 256
+EXACT_STEPS = _EAGER_STEPS  # of more, the sequences of the last timestep do not matter: whether there are fewer does
 _EAGER_RNN_STEPS = 2
 
 # Of a layer whose calls torch's operator may serve, timesteps of all layers and directions up to which the host's time
@@ -44,6 +45,8 @@ _EAGER_WORK, _EAGER_UNITS = 128, 128
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
 
+
+Sizes = Sequence[int] | _C.Sequences  # sequences in each timestep
 
 # Timesteps, or _MANY_STEPS up to _MOST_CUDNN_STEPS, sequences, whether their number changes, precision.
 SizeKey = tuple[int, int, bool, int]
@@ -108,6 +111,8 @@ class Layer:
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
+        # The CPU's handle, which is this thread's, as the layer is; a GPU's follows torch's stream in each call.
+        self.library = handle(device) if device.type == "cpu" else None
         self.sets_gradients = device.type == "cpu"  # of the weights; on a GPU they are added to what is there
         if self.sets_gradients:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
@@ -131,7 +136,7 @@ class Layer:
         self._backward_workspaces: dict[tuple[int, int, int], int] = {}
         self._plans: dict[SizeKey, dict[str, Any]] = {}
         self._bounds: tuple[int, int, int, bool] | None = None
-        self._has_tf32 = device.type == "cuda" and dtype == torch.float32
+        self.has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
         if config.dropout > 0:
             self.rnn.set_dropout(self._handle_of_sizes(), config.dropout, 0, 0, 0)
@@ -195,7 +200,7 @@ class Layer:
         that call: memory of its own, which lives until the call returns."""
         self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
 
-    def _size_key(self, batch_sizes: Sequence[int], math: int | None) -> SizeKey:
+    def _size_key(self, batch_sizes: Sizes, math: int | None) -> SizeKey:
         batch = batch_sizes[0]
         math = self._math if math is None else math
         steps = len(batch_sizes)
@@ -203,7 +208,7 @@ class Layer:
             steps = min(steps, _MANY_STEPS)
         return steps, batch, batch != batch_sizes[-1], math
 
-    def plan(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int | None = None) -> dict[str, Any]:
+    def plan(self, handle: "_C.Handle", batch_sizes: Sizes, math: int | None = None) -> dict[str, Any]:
         """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last
         call or another."""
         found = self._plans.get(key := self._size_key(batch_sizes, math))
@@ -216,7 +221,7 @@ class Layer:
             self._set_math(before)
         return found
 
-    def settled(self, handle: "_C.Handle", batch_sizes: Sequence[int], *, is_traced: bool) -> Config:
+    def settled(self, handle: "_C.Handle", batch_sizes: Sizes, *, is_traced: bool) -> Config:
         """The configuration with the backend of a training step in the place of "best": the measured one, or the
         library's estimate. What it leaves in the reserve space is for the same backend, but torch's switch for tf32 may
         be another one when the backward pass runs.
@@ -234,9 +239,7 @@ class Layer:
             backend = self._choices[key] = _measured.choose(self._choice_key(key, True), plan["backend"])
         return self._settled[backend]
 
-    def of_call(
-        self, handle: "_C.Handle", batch_sizes: Sequence[int], *, training: bool
-    ) -> tuple[Config, Config | None]:
+    def of_call(self, handle: "_C.Handle", batch_sizes: Sizes, *, training: bool) -> tuple[Config, Config | None]:
         """settled() for a call that is no operator's, also of inference: that of a small layer has the resident
         kernels, unless it is captured. And, in the first of a size, the configuration of captured ones where it is
         another: the caller runs it once, so that a capture finds it ready, in this thread."""
@@ -254,7 +257,7 @@ class Layer:
             return captured, None
         return config, captured if is_first else None
 
-    def _find_of_call(self, handle: "_C.Handle", batch_sizes: Sequence[int], training: bool) -> tuple[Config, Config]:
+    def _find_of_call(self, handle: "_C.Handle", batch_sizes: Sizes, training: bool) -> tuple[Config, Config]:
         plan = self.plan(handle, batch_sizes)
         if training:
             captured = self.settled(handle, batch_sizes, is_traced=False)
@@ -294,7 +297,7 @@ class Layer:
     def measured(
         self,
         handle: "_C.Handle",
-        batch_sizes: Sequence[int],
+        batch_sizes: Sizes,
         run: Callable[[Config], object],
         *,
         training: bool,
@@ -314,14 +317,14 @@ class Layer:
         backend = _measured.choice_of(key)
         return self.config if backend is None else self._settled[backend]
 
-    def _both_serve(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int) -> bool:
+    def _both_serve(self, handle: "_C.Handle", batch_sizes: Sizes, math: int) -> bool:
         """Whether two backends may serve these sequences: cuDNN has no heads, extras and masks."""
         if not self._may_settle or self.config.heads > 1 or self.has_extras or self.has_masks:
             return False
         return bool(self.plan(handle, batch_sizes, math)["supported"])
 
     def _math_to_settle(self, is_traced: bool) -> int:
-        return _C.TF32_MATH if is_traced and self._has_tf32 else self._math
+        return _C.TF32_MATH if is_traced and self.has_tf32 else self._math
 
     def _choice_key(self, key: SizeKey, training: bool) -> tuple[Any, ...]:
         return self.config, self.dtype, self.input_size, self.device, key, training
@@ -336,7 +339,7 @@ class Layer:
         found._set_math(self._math)
         return found
 
-    def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:
+    def tell_backend(self, handle: "_C.Handle", batch_sizes: Sizes) -> None:
         """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""
         if not self._may_settle or self.config.heads > 1 or self.has_extras or self.has_masks:
             return
@@ -345,7 +348,7 @@ class Layer:
             _told.add(reason)
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
 
-    def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sequence[int], reserve_size: int) -> bool:
+    def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sizes, reserve_size: int) -> bool:
         """Whether the backward pass leaves gradients where the gates were, so that it can run once: always cuDNN's, and
         the other kernels' where the reserve space is too small for both."""
         config = self.settled(handle, batch_sizes, is_traced=True)
@@ -356,7 +359,7 @@ class Layer:
 
     def follow_precision(self) -> None:
         """Lets float32 products on a GPU be rounded to tf32 where torch lets those of its own recurrent layers."""
-        if not self._has_tf32:
+        if not self.has_tf32:
             return
         self._set_math(_C.TF32_MATH if allows_tf32_rnn() else _C.DEFAULT_MATH)
 
@@ -365,7 +368,7 @@ class Layer:
             self.rnn.set_math(math)
             self._math = math
 
-    def backward_workspace(self, handle: "_C.Handle", batch_sizes: Sequence[int], gives_dx: bool) -> int:
+    def backward_workspace(self, handle: "_C.Handle", batch_sizes: Sizes, gives_dx: bool) -> int:
         """Bytes of the workspace of a backward pass: cuDNN wants room for the input's gradient if it is given none."""
         if gives_dx or self.config.backend != BACKENDS["cudnn"]:
             return self.spaces(handle, batch_sizes, True)[0]
@@ -378,7 +381,7 @@ class Layer:
             found = self._backward_workspaces[key] = self.rnn.workspace_size(handle, batch_sizes)
         return found
 
-    def spaces(self, handle: "_C.Handle", batch_sizes: Sequence[int], training: bool) -> tuple[int, int]:
+    def spaces(self, handle: "_C.Handle", batch_sizes: Sizes, training: bool) -> tuple[int, int]:
         """Bytes of the workspace and of the reserve space."""
         if batch_sizes[0] != batch_sizes[-1]:
             return self.rnn.temp_space_sizes(handle, training, batch_sizes)

@@ -239,20 +239,21 @@ def forward(
 
 def config_of_call(
     stack: Layer,
-    sizes: list[int],
+    sizes: "Sequence[int] | _C.Sequences",
     data: tuple[Tensor, Tensor | None, Tensor | None],
     weights: Sequence[Tensor],
     seed: Tensor | None,
     training: bool,
     is_operator: bool = False,
 ) -> Config:
-    """The configuration that serves a call: measured with torch.backends.cudnn.benchmark. Runs, of the first call of a
-    size, others, too. data: x, packed or (T, N, I), hx and cx."""
+    """The configuration that serves a call: measured with torch.backends.cudnn.benchmark. The first call of a size runs
+    others, too, on data of the same size. data: x, packed or (T, N, I), hx and cx."""
     library = handle(stack.device)
 
     def run(configuration: Config) -> None:
         x, hx, cx = _contiguous(data)
-        _run_step((x.flatten(0, -2), hx, cx), weights, sizes, seed, configuration, training)
+        rows = sizes.sizes if isinstance(sizes, _C.Sequences) else list(sizes)
+        _run_step((x.flatten(0, -2)[: sum(rows)], hx, cx), weights, rows, seed, configuration, training)
 
     if is_benchmark():
         stack.tell_backend(library, sizes)
@@ -302,20 +303,53 @@ def _run_forward(
 
 def forward_plain(
     stack: Layer,
-    sizes: list[int],
+    sequences: "_C.Sequences",
     data: tuple[Tensor, Tensor | None, Tensor | None],
     packed_weights: Tensor,
     training: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Output, hy, cy, an LSTM's, and the reserve space of a call without masks, extras and dropout, of an input
-    (T, N, I) or packed, on the current GPU if it is on one. All of it has been checked, and there are sequences."""
-    input, batch, library = data[0], sizes[0], handle(stack.device)
-    stack.follow_precision()
-    y = input.new_empty(*input.shape[:-1], stack.output_size)
-    hy = input.new_empty(stack.states, batch, stack.state_size)
-    cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else None
-    given = (_contiguous(data), packed_weights, (y, hy, cy))
-    return y, hy, cy, _run_forward(stack, library, sizes, *given, training, 0)
+    (T, N, I) or packed, on the current GPU if it is on one. All of it has been checked, and there are sequences.
+
+    Calls of nothing but C, each look-up and each call of a function of Python's takes time."""
+    input, hx, cx = data
+    library = stack.library or handle(stack.device)
+    if stack.has_tf32:
+        stack.follow_precision()
+    hx_address = cx_address = cy_address = reserve_address = 0
+    if hx is not None:
+        hx_address = (hx := hx.contiguous()).data_ptr()
+    if cx is not None:
+        cx_address = (cx := cx.contiguous()).data_ptr()
+    new, batch = input.new_empty, input.size(1) if input.dim() == 3 else sequences.batch
+    y = new((*input.shape[:-1], stack.output_size))
+    hy = new((stack.states, batch, stack.state_size))
+    cy = reserve = None
+    if stack.is_lstm:
+        cy_address = (cy := new((stack.states, batch, stack.hidden_size))).data_ptr()
+    is_padded = sequences.is_padded
+    if is_padded:
+        scratch_size, workspace_size, reserve_size = stack.rnn.padded_spaces(library, training, sequences)
+    else:
+        scratch_size, (workspace_size, reserve_size) = 0, stack.spaces(library, sequences, training)
+    workspace = stack.workspace(scratch_size + workspace_size, input)
+    address = workspace.data_ptr()
+    if training:
+        reserve_address = (reserve := new(reserve_size, dtype=_BYTE)).data_ptr()
+    else:
+        reserve_size = 0
+    weights, results = packed_weights.data_ptr(), (y.data_ptr(), hy.data_ptr(), cy_address)
+    rest = (address + scratch_size, workspace_size, reserve_address, reserve_size)
+    if is_padded:
+        if input.stride(2) != 1:
+            input = input.contiguous()
+        itemsize = input.itemsize
+        x = (input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize)
+        stack.rnn.forward_padded(library, sequences, *x, hx_address, cx_address, weights, *results, address, *rest)
+    else:
+        input = input.contiguous()
+        stack.rnn.forward(library, sequences, input.data_ptr(), hx_address, cx_address, weights, *results, *rest)
+    return y, hy, cy, reserve
 
 
 def _contiguous(tensors: Any) -> Any:
@@ -324,7 +358,7 @@ def _contiguous(tensors: Any) -> Any:
 
 def backward_plain(
     stack: Layer,
-    sizes: list[int],
+    sequences: "_C.Sequences",
     gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
     data: tuple[Tensor, Tensor | None, Tensor | None],
     packed_weights: Tensor,
@@ -333,22 +367,51 @@ def backward_plain(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """backward() after forward_plain(). gradients: of output, hy and cy."""
-    library = handle(stack.device)
+    library = stack.library or handle(stack.device)
     stack.follow_precision()
-    input, hx, cx, output = _contiguous((*data, output))
-    grad_output, *rest = _contiguous(gradients)
-    dy = torch.zeros_like(output) if grad_output is None else grad_output
-    results = (
-        input.new_empty(input.shape) if wanted[0] else None,
-        torch.empty_like(hx) if wanted[1] and hx is not None else None,
-        torch.empty_like(cx) if wanted[2] and cx is not None else None,
-        _new_gradients(stack, input) if wanted[3] else None,
+    input, hx, cx = data
+    hx, cx, output, grad_hy, grad_cy = _contiguous((hx, cx, output, *gradients[1:]))
+    dy = torch.zeros_like(output) if gradients[0] is None else gradients[0]
+    dx = input.new_empty(input.shape) if wanted[0] else None
+    dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
+    dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
+    dw = _new_gradients(stack, input) if wanted[3] else None
+    workspace_size = stack.backward_workspace(library, sequences, wanted[0])
+    initial = _initial(stack, hx, sequences.batch, input) if wanted[3] else hx
+    if not sequences.is_padded:
+        given = ((output, dy.contiguous(), grad_hy, grad_cy), (input.contiguous(), hx, cx), packed_weights, initial)
+        _run_backward(stack, library, sequences, *given, reserve, workspace_size, (dx, dhx, dcx, dw))
+        return dx, dhx, dcx, dw
+    input, dy = (value if value.stride(2) == 1 else value.contiguous() for value in (input, dy))
+    scratch_size, itemsize = stack.rnn.scratch_size(sequences, True), input.itemsize
+    workspace = stack.workspace(scratch_size + workspace_size, input)
+    stack.rnn.backward_padded(
+        library,
+        sequences,
+        input.data_ptr(),
+        input.stride(0) * itemsize,
+        input.stride(1) * itemsize,
+        _address(hx),
+        _address(cx),
+        packed_weights.data_ptr(),
+        output.data_ptr(),
+        dy.data_ptr(),
+        dy.stride(0) * itemsize,
+        dy.stride(1) * itemsize,
+        _address(grad_hy),
+        _address(grad_cy),
+        _address(dx),
+        _address(dhx),
+        _address(dcx),
+        _address(initial),
+        _address(dw),
+        workspace.data_ptr(),
+        workspace.data_ptr() + scratch_size,
+        workspace_size,
+        reserve.data_ptr(),
+        reserve.numel(),
     )
-    workspace_size = stack.backward_workspace(library, sizes, wanted[0])
-    initial = _initial(stack, hx, sizes[0], input) if wanted[3] else hx
-    given = ((output, dy, *rest), (input, hx, cx), packed_weights, initial, reserve, workspace_size)
-    _run_backward(stack, library, sizes, *given, results)
-    return results
+    return dx, dhx, dcx, dw
 
 
 def _new_gradients(stack: Layer, input: Tensor) -> Tensor:
@@ -366,7 +429,7 @@ def _initial(stack: Layer, hx: Tensor | None, batch: int, input: Tensor) -> Tens
 def _run_backward(
     stack: Layer,
     library: "_C.Handle",
-    sizes: list[int],
+    sizes: "list[int] | _C.Sequences",
     outputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
     data: tuple[Tensor, Tensor | None, Tensor | None],
     packed_weights: Tensor,

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,6 +94,31 @@ def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) 
 def _even(steps: int, batch: int) -> Steps:
     """Of sequences that are all as long: the same in every call of a stream."""
     return Steps([batch] * steps)
+
+
+@functools.lru_cache(maxsize=256)
+def even_sequences(steps: int, batch: int) -> _C.Sequences:
+    """_even(), as the library takes it."""
+    return _C.Sequences([batch] * steps)
+
+
+_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+
+
+def sequences_of_lengths(lengths: Any, steps: int, batch: int) -> _C.Sequences | None:
+    """The sequences of padded data. None for lengths that are wrong, or that take more to look at than a tensor of
+    integers, a list or a tuple: steps_of() and checked_lengths() take those."""
+    if type(lengths) is Tensor:
+        if lengths.dtype not in _INTEGERS or lengths.shape != (batch,) or lengths.is_meta:
+            return None
+        values = lengths.tolist()
+    elif type(lengths) in (list, tuple) and set(map(type, lengths)) == {int} and len(lengths) == batch:
+        values = lengths
+    else:
+        return None
+    if min(values) < 1 or max(values) > steps:
+        return None
+    return _C.Sequences(values, steps)
 
 
 def _of_lengths(steps: int, batch: int, lengths: Tensor) -> Steps:

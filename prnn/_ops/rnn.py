@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
@@ -304,7 +305,24 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     zoneout_mask, recurrent_mask = masks or (None, None)
     sequences = (batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed)
     ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
-    ctx.has_run, ctx.later_reserve = False, None
+    ctx.has_run, ctx.later_reserve, ctx.plain = False, None, None
+
+
+def _kept(ctx: Any) -> tuple[Any, ...]:
+    """What _keep() has kept of a call: input, hx, cx, batch_sizes, lengths, reset, the masks of zoneout and of the
+    recurrence, seed, output, the reserve space and the weights."""
+    if ctx.plain is None:
+        return tuple(ctx.saved_tensors)
+    input, hx, cx, *results_and_weights = ctx.saved_tensors
+    batch_sizes, lengths = _tensors_of(ctx.sequences, input)
+    return input, hx, cx, batch_sizes, lengths, None, None, None, None, *results_and_weights
+
+
+def _tensors_of(sequences: Any, input: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The operator's batch_sizes and lengths."""
+    if input.dim() == 2:
+        return torch.tensor(sequences.sizes, device="cpu"), None
+    return None, torch.tensor(sequences.lengths, device="cpu") if sequences.is_padded else None
 
 
 def _gradients(
@@ -317,7 +335,7 @@ def _gradients(
 
     needs: which are wanted, of the first three and then of each weight. is_plain_call: _is_direct() has been said of
     the call's tensors."""
-    input, hx, cx, *saved = ctx.saved_tensors
+    input, hx, cx, *saved = _kept(ctx)
     batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed, output, reserve, *weights = saved
     config = ctx.config
     if is_plain_call and ctx.given is not config:
@@ -395,8 +413,7 @@ def _plain_gradients(
     for gradient in gradients:
         if gradient is not None and not is_plain(gradient):
             return None
-    input, hx, cx, *saved = ctx.saved_tensors
-    output, reserve, *weights = saved[1 + len(_NOTHING_ELSE) :]
+    input, hx, cx, output, reserve, *weights = ctx.saved_tensors
     stack = call.stack
     if input.dtype is not stack.dtype or input.device != stack.device or is_elsewhere(input):
         return None
@@ -405,14 +422,14 @@ def _plain_gradients(
     if call.thread is not this_thread.token:
         stack = layer(stack.config, stack.dtype, stack.input_size, stack.device)
     if call.given is not stack.config and stack.is_small and stack not in call.ready:
-        kernels.make_ready(input, hx, cx, weights, call.batch_sizes, None, call.given)
+        kernels.make_ready(input, hx, cx, weights, *_tensors_of(ctx.sequences, input), call.given)
         call.ready.add(stack)
     ctx.has_run = True
     needs_weights = needs[4:]
     wanted = (*needs[:3], True in needs_weights)
     grads_of_outputs = gradients[0], gradients[1], gradients[2]
     *of_data, of_weights = kernels.backward_plain(
-        stack, call.sizes, grads_of_outputs, (input, hx, cx), weights[0], output, reserve, wanted
+        stack, ctx.sequences, grads_of_outputs, (input, hx, cx), weights[0], output, reserve, wanted
     )
     if of_weights is None:
         return *of_data, *[None] * (len(needs) - 3)
@@ -462,43 +479,39 @@ class _RnnFunction(torch.autograd.Function):
 
 
 class PlainCall(NamedTuple):
-    """A call that forward_plain() serves."""
+    """What serves the calls of a size that forward_plain() runs."""
 
     stack: Layer
-    sizes: list[int]
     thread: object  # whose stack it is
     addresses: list[int]  # of the weights
     layouts: list[tuple[Any, ...]]  # of each weight: its shape, strides and place in the packed weights
     given: Config  # of which the stack's was made
     ready: set[Layer]  # those of threads that have made ready() for backward passes
-    batch_sizes: Tensor | None  # of packed input
-
-
-_NOTHING_ELSE = (None,) * 5  # lengths, reset, masks and seed
+    sequences: "_C.Sequences"  # of the first of them; of others with lengths or packed input they are others
 
 
 class _RnnFunctionOfKernels(torch.autograd.Function):
-    """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, the others up to the configuration in a
-    tuple or a PlainCall, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements.
-    Each argument and each output costs time."""
+    """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, in a tuple the others up to the
+    configuration, or a PlainCall and its sequences, and each of the weights. Outputs: output, hy, cy and cells, None
+    for those without elements. Each argument and each output costs time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         input, hx, cx, rest, *weights = inputs
         ctx.has_run, ctx.later_reserve = False, None
         ctx.set_materialize_grads(False)
-        if type(rest) is PlainCall:
-            ctx.plain = rest
-            y, hy, cy, reserve = kernels.forward_plain(rest.stack, rest.sizes, (input, hx, cx), weights[0], True)
-            ctx.save_for_backward(input, hx, cx, rest.batch_sizes, *_NOTHING_ELSE, y, reserve, *weights)
+        if len(rest) == 2:
+            ctx.plain, ctx.sequences = call, sequences = rest
+            y, hy, cy, reserve = kernels.forward_plain(call.stack, sequences, (input, hx, cx), weights[0], True)
+            ctx.save_for_backward(input, hx, cx, y, reserve, *weights)
             return y, hy, cy, None
         batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
         y, hy, cy, reserve, cells, ctx.config = kernels.forward(
             input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
         )
         ctx.plain, ctx.max_batch, ctx.given = None, max_batch, config
-        sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
-        ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
+        others = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
+        ctx.save_for_backward(input, hx, cx, *others, y, reserve, *weights)
         return y, hy, cy if config.mode == MODES["LSTM"] else None, cells if config.return_cells else None
 
     @staticmethod
@@ -508,7 +521,7 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
             if (found := _plain_gradients(ctx, gradients, needs)) is not None:
                 return found
             call: PlainCall = ctx.plain
-            ctx.config, ctx.max_batch, ctx.given = call.stack.config, call.sizes[0], call.given
+            ctx.config, ctx.max_batch, ctx.given = call.stack.config, ctx.sequences.batch, call.given
         of_data, of_weights = _gradients(ctx, gradients, (*needs[:3], *needs[4:]), True)
         return *of_data, None, *of_weights
 
@@ -642,6 +655,7 @@ def _with_gradients(
 
 def call_plainly(
     call: PlainCall,
+    sequences: "_C.Sequences",
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
@@ -650,10 +664,12 @@ def call_plainly(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call() of what forward_plain() serves."""
     if wants_grad:
-        output, hy, cy, _ = _rnn_function_of_kernels(input, hx, cx, call, *weights)
+        output, hy, cy, _ = _rnn_function_of_kernels(input, hx, cx, (call, sequences), *weights)
     else:
-        output, hy, cy, _ = kernels.forward_plain(call.stack, call.sizes, (input, hx, cx), weights[0], False)
-    nothing = call.stack.nothing(input)
+        output, hy, cy, _ = kernels.forward_plain(call.stack, sequences, (input, hx, cx), weights[0], False)
+    nothing = call.stack._nothing
+    if nothing is None:
+        nothing = call.stack.nothing(input)
     return output, hy, nothing if cy is None else cy, nothing
 
 

@@ -273,12 +273,14 @@ def read_audio(
     return _checked(blocks[0] if len(blocks) == 1 else np.concatenate(blocks), path), rate
 
 
-def check_audio(path: str | Path, channel: int | None = None) -> None:
-    """Raises InputError unless the file is a whole recording, as far as its header says, and has that channel."""
+def check_audio(path: str | Path, channel: int | None = None) -> float:
+    """Returns how many seconds a recording has. Raises InputError unless the file is a whole one, as far as its header
+    says, and has that channel."""
     with _open(Path(path)) as file:
         if problem := file.problem_at_the_end():
             raise InputError(f"{path}: {problem}")
         Downmix(path, channel)(np.zeros((1, file.channels), np.float32))
+        return float(file.frames / file.samplerate)
 
 
 def audio_blocks(path: str | Path, seconds: float, channel: int | None = None) -> tuple[int, Iterator[np.ndarray]]:

@@ -317,6 +317,17 @@ def _stored(cut: Cut, path: Path, config: FeatureConfig) -> Tensor:
     return torch.from_numpy(np.array(cut.load_features(), dtype=np.float32))
 
 
+class LoadCut:
+    """Loads cuts of a manifest, for `recognise`: stored features where there are such."""
+
+    def __init__(self, cuts: Sequence[Cut], path: Path, channel: int | None = None) -> None:
+        self._cuts, self._path, self._channel = cuts, path, channel
+
+    def __call__(self, number: int, config: FeatureConfig, audio: bool) -> Tensor:
+        cut = self._cuts[number]
+        return load_cut(cut, self._path, config, audio and not cut.has_features, self._channel)
+
+
 class CutDataset:
     """Features and targets of cuts.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .audio import sample_rate
-from .dataset import Shown, UtteranceDataset, load_audio, load_features
+from .dataset import LoadUtterance, Shown, UtteranceDataset, load_audio, load_features
 from .errors import InputError
 from .features import FeatureConfig
 from .loader import Batches, BatchLoader
@@ -21,6 +21,7 @@ from .manifest import Utterance, read_manifest
 from .metrics import has_words
 from .options import TrainingOptions
 from .order import BatchOrder, Order
+from .recognition import Load
 from .selection import Selection
 from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters, unknown_sentence
 
@@ -115,26 +116,23 @@ def are_cuts(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".gz"
 
 
-def read_utterances(
-    path: Path, channel: int | None = None
-) -> tuple[list[Utterance], Callable[[int, FeatureConfig], Tensor]]:
-    """The utterances of a manifest of either kind, and what loads the features (T, bins) of one, by its number.
+def read_utterances(path: Path, channel: int | None = None) -> tuple[list[Utterance], Load]:
+    """The utterances of a manifest of either kind, and what loads one of them by its number.
 
     Args:
         path: the manifest.
         channel: of recordings with several, where the manifest does not say which; None is the mean of all.
 
     Raises:
-        InputError: the manifest cannot be used; of what loads features, a recording cannot.
+        InputError: the manifest cannot be used.
     """
     if not are_cuts(path):
         utterances = read_manifest(path, channel)
-        return utterances, lambda number, config: load_features(utterances[number], config)
-    from .cuts import load_cut, read_cuts, utterance_of
+        return utterances, LoadUtterance(utterances)
+    from .cuts import LoadCut, read_cuts, utterance_of
 
     cuts = read_cuts(path)
-    utterances = [utterance_of(cut, path) for cut in cuts]
-    return utterances, lambda number, config: load_cut(cuts[number], path, config, channel=channel)
+    return [utterance_of(cut, path) for cut in cuts], LoadCut(cuts, path, channel)
 
 
 def open_data(options: TrainingOptions, process: int) -> TrainingData:

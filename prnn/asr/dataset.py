@@ -124,6 +124,16 @@ def load_audio(utterance: Utterance, config: FeatureConfig) -> Tensor:
     return torch.from_numpy(samples)
 
 
+class LoadUtterance:
+    """Loads utterances of a manifest, for `recognise`."""
+
+    def __init__(self, utterances: Sequence[Utterance]) -> None:
+        self._utterances = utterances
+
+    def __call__(self, number: int, config: FeatureConfig, audio: bool) -> Tensor:
+        return (load_audio if audio else load_features)(self._utterances[number], config)
+
+
 def encoded(text: str, tokenizer: Tokenizer, pass_over_unknown: bool, place: object) -> Tensor:
     """A text's labels, (U,).
 
@@ -269,7 +279,7 @@ def augmented(
     return example._replace(features=masks(loaded, mean))
 
 
-def _padded(rows: Sequence[Tensor]) -> Tensor:
+def padded(rows: Sequence[Tensor]) -> Tensor:
     """What pad_sequence returns, which writes all of it twice: (rows, longest, ...), with zeros after a row's end."""
     batch = rows[0].new_empty(len(rows), max(map(len, rows)), *rows[0].shape[1:])
     for place, row in zip(batch, rows, strict=True):
@@ -283,7 +293,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     masks = [example.masks for example in examples if example.masks is not None]
     times = [mask.times for mask in masks if mask.times is not None]
     return Batch(
-        _padded([example.features for example in examples]),
+        padded([example.features for example in examples]),
         torch.tensor([len(example.features) for example in examples]),
         pad_sequence([example.targets for example in examples], batch_first=True),
         torch.tensor([len(example.targets) for example in examples]),

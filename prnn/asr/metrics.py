@@ -36,8 +36,9 @@ def _rate(errors: int, size: int) -> float:
 
 
 def has_words(texts: Sequence[str]) -> bool:
-    """Whether most texts that are not empty have a space. Those of languages that do not write words apart (Chinese, Japanese,
-    Thai) have none, or few between phrases: what stands between spaces there is no word, and WER says little."""
+    """Whether most texts that are not empty have a space. Those of languages that do not write words apart (Chinese,
+    Japanese, Thai) have none, or few between phrases: what stands between spaces there is no word, and WER says
+    little."""
     return 2 * sum(" " in text for text in texts) >= sum(map(bool, texts))
 
 

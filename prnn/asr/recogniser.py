@@ -103,6 +103,17 @@ class Recogniser:
         `transcribe`. The transcripts have up to ``beam`` alternatives."""
         lengths = torch.tensor([len(item) for item in features], device="cpu")
         padded = torch.nn.utils.rnn.pad_sequence(list(features), batch_first=True).to(self.device)
+        return self.transcribe_padded(padded, lengths, beam, max_symbols, bias)
+
+    def transcribe_padded(
+        self,
+        padded: torch.Tensor,
+        lengths: torch.Tensor,
+        beam: int = 1,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
+    ) -> list[Transcript]:
+        """The same, of features (N, T, bins) on the recogniser's device, and the frames of each, (N,), on the CPU."""
         _check_bias(beam, bias)
         if beam == 1:
             lists = [[found] for found in self.model.greedy_search(padded, lengths, max_symbols)]

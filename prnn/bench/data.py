@@ -26,10 +26,10 @@ from prnn.asr.fbank import fewest_samples
 from prnn.asr.features import resampled
 from prnn.asr.loader import PREFETCH, Ahead
 from prnn.asr.options import TrainingOptions
+from prnn.asr.own_encoder import build_model
 from prnn.asr.parcel import Parcel
 from prnn.asr.perturb import Perturbation
 from prnn.asr.task import TransducerTask
-from prnn.transducer import Encoder, Transducer
 
 if TYPE_CHECKING:
     from prnn.asr.cuts import CutDataset
@@ -183,8 +183,8 @@ def main(arguments: Sequence[str]) -> None:
         stack.callback(data.close)
         on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
         device = torch.device("cuda" if on_gpu else "cpu")
-        model = Transducer.from_config(options.transducer(len(data.tokenizer), options.features.num_mel_bins))
-        assert isinstance(model.encoder, Encoder)
+        config = options.transducer(len(data.tokenizer), options.features.num_mel_bins)
+        model = build_model(config, options.model.get("encoder_class"))
         bins = options.features.num_mel_bins
         model.encoder.set_normalization(torch.full((bins,), -8.0), torch.full((bins,), 3.0))
         task = TransducerTask(model, options.features, data.tokenizer, options)

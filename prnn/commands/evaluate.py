@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -55,14 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} says what --output has; give that, too")
         if arguments.output:
             require_place(arguments.output)
-        utterances, features = read_utterances(arguments.manifest, arguments.channel)
+        utterances, load = read_utterances(arguments.manifest, arguments.channel)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
-        result = evaluate(recogniser, utterances, **search, features=features)
+        result = evaluate(recogniser, utterances, **search, load=load)
         wer, cer = result.rates
         if arguments.json:
-            print(json.dumps({"utterances": len(utterances), "wer": wer, "cer": cer}))
+            rates = {name: rate if math.isfinite(rate) else None for name, rate in result.rates._asdict().items()}
+            print(json.dumps({"utterances": len(utterances), **rates}))
         else:
             print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))

@@ -1,4 +1,5 @@
-"""``prnn run``: an unmodified program whose recurrent layers on cuDNN are served by prnn where prnn is faster."""
+"""``prnn run``: an unmodified program whose recurrent layers on cuDNN are served by prnn where prnn is faster, and, if
+asked for, the transducer losses of the packages that it imports."""
 
 from __future__ import annotations
 
@@ -11,10 +12,24 @@ import re
 import signal
 import stat
 import tempfile
+from collections.abc import Sequence
 
 from prnn.commands.failure import CommandError
 
-_LIBRARIES = pathlib.Path(__file__).resolve().parent.parent / "lib"
+_PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+_LIBRARIES = _PACKAGE / "lib"
+_PACKAGES = (
+    "fast_rnnt",
+    "k2",
+    "nemo",
+    "optimized_transducer",
+    "speechbrain",
+    "torchaudio",
+    "transformers",
+    "warp_rnnt",
+    "warpctc_pytorch",
+    "warprnnt_pytorch",
+)  # of prnn.compat, which is not imported here, for it imports torch
 _PLACEHOLDER = re.compile(rb"/prnn-cudnn-path-+\0")  # site_scons/site_tools/cudnn_standin.py
 
 
@@ -23,13 +38,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "run",
         help="run an unmodified program (PyTorch, JAX) with prnn in the place of cuDNN's recurrent layers",
-        usage="prnn run [-h] [--log] [--front] [--cudnn FILE] -- COMMAND [ARGUMENT ...]",
+        usage="prnn run [-h] [--compat NAME[,NAME ...]] [--log] [--front] [--cudnn FILE] -- COMMAND [ARGUMENT ...]",
         description="Run a program with prnn in the place of cuDNN 9's recurrent layers, wherever prnn's kernels are "
-        "faster; cuDNN serves the rest. Sets the program's environment (LD_PRELOAD) and changes nothing else. With "
-        "PRNN_CUDNN=off in the environment, cuDNN serves every call.",
+        "faster; cuDNN serves the rest. Sets the program's environment (LD_PRELOAD, and PYTHONPATH with --compat) and "
+        "changes nothing else. With PRNN_CUDNN=off in the environment, cuDNN serves every call.",
     )
     parser.add_argument(
-        "--log", action="store_true", help="print at the end which calls prnn took and which not, why, and their time"
+        "--compat",
+        metavar="NAME[,NAME ...]",
+        help=f"also puts prnn's losses in the place of these packages', in every Python process of the program, as "
+        f"prnn.compat.install does, and says so on stderr: {', '.join(_PACKAGES)}",
+    )
+    parser.add_argument(
+        "--log",
+        action="store_true",
+        help="print at the end which calls prnn took and which not, why, and their time; with --compat also how often "
+        "losses and searches were called",
     )
     parser.add_argument(
         "--front",
@@ -52,7 +76,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise CommandError("run needs a program: prnn run -- python train.py")
     if arguments.cudnn is not None and not arguments.front:
         raise CommandError("--cudnn is of use with --front only")
-    environment = child_environment(log=arguments.log, front=arguments.front, cudnn=arguments.cudnn)
+    packages = [] if arguments.compat is None else arguments.compat.split(",")
+    for name in packages:
+        if name not in _PACKAGES:
+            raise CommandError(f"--compat {arguments.compat}: {name!r} is none of {', '.join(_PACKAGES)}")
+    environment = child_environment(log=arguments.log, front=arguments.front, cudnn=arguments.cudnn, packages=packages)
     # Python ignores these, and so would the program if that stayed.
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     mark = _mark(environment) if arguments.log else None
@@ -66,8 +94,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise CommandError(f"{command[0]}: {(error.strerror or str(error)).lower()}") from error
 
 
-def child_environment(*, log: bool = False, front: bool = False, cudnn: str | None = None) -> dict[str, str]:
-    """This process's environment, changed as the options of the same names say."""
+def child_environment(
+    *, log: bool = False, front: bool = False, cudnn: str | None = None, packages: Sequence[str] = ()
+) -> dict[str, str]:
+    """This process's environment, changed as the options say."""
     environment = dict(os.environ)
     libraries = [_library("libprnn_cudnn.so")]
     if front:
@@ -75,6 +105,13 @@ def child_environment(*, log: bool = False, front: bool = False, cudnn: str | No
     environment["LD_PRELOAD"] = _joined(libraries, environment.get("LD_PRELOAD", ""))
     if log:
         environment["PRNN_CUDNN_LOG"] = "1"
+    if packages:
+        # Each Python process of the program imports sitecustomize from there.
+        before = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join([str(_PACKAGE / "compat/startup"), *([before] if before else [])])
+        environment["PRNN_COMPAT"] = ",".join(packages)
+        if log:
+            environment["PRNN_COMPAT_LOG"] = "1"
     return environment
 
 

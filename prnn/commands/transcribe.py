@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prnn._fields import Within, number_parser, option
 from prnn.asr.endpoint import EndpointRules
+from prnn.asr.errors import InputError
 from prnn.commands.failure import reported
 from prnn.commands.options import (
     add_accelerator,
@@ -25,10 +28,12 @@ from prnn.commands.options import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from prnn.asr import RecogniserStream
+    from prnn.asr import Recogniser, RecogniserStream, Transcript
     from prnn.asr.formats import TranscriptLines
 
 _BLOCK_SECONDS = 10.0  # of a recording that is read at full speed
+_SHORTEST, _LONGEST = 0.25, 60.0  # seconds of recordings that are recognised in batches
+_AT_ONCE = 1024  # recordings of which the short ones are sorted by length, to make batches
 
 _DESCRIPTION = """
 Recognise recordings of any length, WAV, FLAC, MP3, Ogg and others that libsndfile reads, at any sample rate, mono or
@@ -74,8 +79,6 @@ def _optional(rule: str) -> dict[str, Any]:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from prnn.asr import InputError
-
     check_search(arguments)
     if not arguments.audio and not arguments.microphone:
         checkpoint = arguments.checkpoint
@@ -102,7 +105,7 @@ def _endpoint(arguments: argparse.Namespace) -> EndpointRules | None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints what is recognised."""
-    with reported():
+    with reported(), ExitStack() as stack:
         from prnn.asr import Recogniser
         from prnn.asr.audio import audio_blocks, check_audio
         from prnn.asr.formats import TranscriptLines
@@ -110,8 +113,8 @@ def run(arguments: argparse.Namespace) -> None:
         _check(arguments)
         endpoint = _endpoint(arguments)
         seconds = arguments.chunk_ms / 1000 if arguments.stream else _BLOCK_SECONDS
-        for audio in arguments.audio:
-            check_audio(audio, arguments.channel)  # before anything is printed
+        channel = arguments.channel
+        durations = [check_audio(audio, channel) for audio in arguments.audio]  # before anything is printed
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
         bias = phrases(arguments, recogniser)
         lines = TranscriptLines(arguments.format, arguments.nbest)
@@ -121,8 +124,15 @@ def run(arguments: argparse.Namespace) -> None:
 
         if arguments.microphone:
             _listen(stream(recogniser.features.sample_rate), recogniser.features.sample_rate, lines, arguments)
-        for audio in arguments.audio:
-            rate, blocks = audio_blocks(audio, seconds, arguments.channel)
+        found: Iterable[Transcript | None] = repeat(None)
+        if len(durations) > 1 and endpoint is None and not arguments.stream:
+            options = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
+            found = stack.enter_context(closing(_in_batches(recogniser, arguments.audio, channel, durations, options)))
+        for audio, transcript in zip(arguments.audio, found, strict=False):
+            if transcript is not None:
+                _print(lines(audio, transcript))
+                continue
+            rate, blocks = audio_blocks(audio, seconds, channel)
             one = stream(rate)
             if arguments.stream:
                 stream_and_report(one, blocks, rate, arguments.chunk_ms)
@@ -134,10 +144,48 @@ def run(arguments: argparse.Namespace) -> None:
             _write(one, lines, audio)
 
 
+def _in_batches(
+    recogniser: Recogniser,
+    files: Sequence[Path],
+    channel: int | None,
+    durations: Sequence[float],
+    options: dict[str, Any],
+) -> Generator[Transcript | None]:
+    """The transcript of each recording, in their order; None for one that is not of a length for a batch.
+
+    Raises:
+        InputError: a recording cannot be used, after those before it.
+    """
+    from prnn.asr.recognition import LoadRecording, recognise
+
+    for first in range(0, len(files), _AT_ONCE):
+        numbers = range(first, min(first + _AT_ONCE, len(files)))
+        short = [number for number in numbers if _SHORTEST <= durations[number] <= _LONGEST]
+        load = LoadRecording([files[number] for number in short], channel)
+        results = recognise(recogniser, load, [durations[number] for number in short], **options)
+        found: dict[int, Transcript | InputError] = {}
+        with closing(results):
+            for number in numbers:
+                if not _SHORTEST <= durations[number] <= _LONGEST:
+                    yield None
+                    continue
+                while number not in found:
+                    place, result = next(results)
+                    found[short[place]] = result
+                transcript = found.pop(number)
+                if isinstance(transcript, InputError):
+                    raise transcript
+                yield transcript
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
 def _write(stream: RecogniserStream, lines: TranscriptLines, audio: Path) -> None:
     for transcript in stream.utterances():
-        for line in lines(audio, transcript):
-            print(line, flush=True)
+        _print(lines(audio, transcript))
 
 
 def _listen(stream: RecogniserStream, rate: int, lines: TranscriptLines, arguments: argparse.Namespace) -> None:

@@ -38,6 +38,7 @@ _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "torchaudio.functional": ("forced_align", "rnnt_loss"),
         "torchaudio.transforms": ("RNNTLoss",),
     },
+    "transformers": {},
 }
 
 
@@ -47,8 +48,8 @@ def install(*names: str) -> None:
     Args:
         names: "fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch": `import NAME`
             then gives prnn.compat.NAME; the package need not be installed and must not have been imported.
-            "k2", "nemo", "speechbrain", "torchaudio": the package is imported, and its losses are replaced in it. What
-            others have taken from it before by `from NAME import ...` stays as it is.
+            "k2", "nemo", "speechbrain", "torchaudio", "transformers": the package is imported, and its losses are
+            replaced in it. What others have taken from it before by `from NAME import ...` stays as it is.
 
     Raises:
         ValueError: a name is none of these.
@@ -61,9 +62,19 @@ def install(*names: str) -> None:
             raise ValueError(f"{name!r} is not a package that prnn.compat has; it must be one of {known}")
     for name in names:
         module = importlib.import_module(f"prnn.compat.{name}")
-        replaced = _replace_package(name, module) if name in _WHOLE else _replace_parts(name, module)
-        for target in replaced:
-            print(f"prnn.compat: {target} is prnn's", file=sys.stderr)
+        _say(_replace_package(name, module) if name in _WHOLE else _replace_parts(name, module))
+
+
+def replace_in(name: str, module: ModuleType) -> None:
+    """What `prnn run --compat` does once `module` of the package `name`, not one of losses alone, has been imported: as
+    `install`, but of a package whose other modules may yet be imported, with what is in this one."""
+    own = importlib.import_module(f"prnn.compat.{name}")
+    _say(own._replace(module) if hasattr(own, "_replace") else _replace_parts(name, own))
+
+
+def _say(replaced: list[str]) -> None:
+    for target in replaced:
+        print(f"prnn.compat: {target} is prnn's", file=sys.stderr)
 
 
 def _replace_package(name: str, module: ModuleType) -> list[str]:

@@ -25,6 +25,7 @@ from prnn.transducer.hypothesis import Decoder
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import RecurrentPredictor, State, StatelessPredictor
 
+_DEVICES = ("cpu",)  # where the library's search is taken
 _LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
@@ -188,7 +189,7 @@ def _weights(decoder: Decoder) -> ModelWeights | None:
     first, tensors = joiner.output.weight, weights.tensors()
     alike = all(t.device == first.device and t.dtype == first.dtype and t.layout == torch.strided for t in tensors)
     plain = all(type(t) in (Tensor, nn.Parameter) for t in tensors)
-    return weights if alike and plain and first.device.type in ("cpu", "cuda") else None
+    return weights if alike and plain and first.device.type in _DEVICES else None
 
 
 def _is_embedding(module: nn.Module) -> bool:

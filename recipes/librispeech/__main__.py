@@ -194,7 +194,11 @@ def main(arguments: list[str] | None = None) -> int:
     add("stages", nargs="*", metavar="STAGE", help=f"{', '.join(STAGES)} (all)")
     add("--corpus", type=Path, required=True, help="where LibriSpeech lies: train-*, dev-*, test-*")
     add("--output", type=Path, default=Path("librispeech"), help="all that is made (%(default)s)")
-    add("--config", default="lstm_30m", help="lstm_30m, lstm_80m, lstm_5x1024, lstmp_12x1024, or a file (%(default)s)")
+    add(
+        "--config",
+        default="lstm_30m",
+        help="lstm_30m, lstm_80m, lstm_5x1024, lstmp_12x1024, lstmp_blocks, layer_norm_lstm, or a file (%(default)s)",
+    )
     count = number_parser(int, Within(4, 100_000))
     add("--vocab", type=count, default=500, help="word pieces (%(default)s)")
     help_ = "fetch this corpus to --corpus first"

@@ -90,6 +90,10 @@ class Builder:
         """A program with the kernels of a loss: run_<loss>.cc."""
         return self._program(f"run_{loss}", name, set(), edits)
 
+    def run_decode(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """A program with the kernels of the transducer search."""
+        return self._program("run_decode", name, set(), edits)
+
     def _program(
         self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...], *, order: bool = False
     ) -> pathlib.Path:
@@ -106,6 +110,8 @@ class Builder:
         options = ORDER if order else ()
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=options)]
         objects += [self._order] if order else []
+        if program == "run_decode":
+            objects.append(self._compile(ROOT / "src/decode/cuda/search_plan.cc", "-O0", ROOT / "src"))
         followed = (*options, "-fsanitize=thread", "-g1") if order else ()
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"

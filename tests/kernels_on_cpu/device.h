@@ -117,6 +117,7 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   }
   return chosen;
 }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 // Of a warp. `width`: of the groups of lanes that exchange values.
@@ -158,6 +159,15 @@ inline void __syncwarp() {
   order::acquire(warp.order);
 }
 inline void __syncthreads() { gpu::join(gpu::current->block->barriers[0], gpu::grid.threads, true); }
+// A place for each barrier; the one after the next is emptied, of which nobody reads any more.
+inline int __syncthreads_or(int value) {
+  gpu::Block& block = *gpu::current->block;
+  const long phase = block.barriers[0].phase;
+  block.any[phase % 4] |= value != 0;
+  block.any[(phase + 2) % 4] = false;
+  __syncthreads();
+  return block.any[phase % 4];
+}
 inline void __threadfence_system() {}
 inline size_t __cvta_generic_to_shared(const void* pointer) {
   const auto offset = static_cast<size_t>(static_cast<const char*>(pointer) - gpu::current->block->shared);

@@ -36,8 +36,8 @@ constexpr size_t kStackBytes = 1 << 20;
 constexpr size_t kStackBytes = 192 * 1024;
 #endif
 constexpr size_t kSharedBytes = 1 << 19, kGuardBytes = 1 << 14;  // below each stack
-constexpr int kDynamic = 1024;     // where a block's variables begin, those of dynamic size; shared address 0 is none
-constexpr long kIdleTurns = 2000;  // in which no wait ended: none will
+constexpr int kDynamic = 1024;      // where a block's variables begin, those of dynamic size; shared address 0 is none
+constexpr long kIdleTurns = 10000;  // in which no wait ended: none will
 
 struct Grid {
   int blocks, threads, cluster;
@@ -64,6 +64,7 @@ struct Block {
   std::map<std::pair<int, size_t>, int64_t> statics;
   std::unordered_map<uint32_t, Mbarrier> mbarriers;
   Barrier barriers[20];  // 16 of the kernel, and those of its warpgroups' products
+  bool any[4] = {};      // of __syncthreads_or()
 };
 struct Warp {
   uint64_t values[2][32][4];  // of even and odd exchanges

@@ -12,6 +12,7 @@ struct load4_or_zeros {}; struct load4_if {}; struct reload4 {};
 struct load_real_if {};
 struct store {}; struct store_if {}; struct store2 {}; struct store2_if {}; struct store4 {}; struct store4_if {};
 struct increment {};
+struct store_long {}; struct store_longs {}; struct load_longs {};
 struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct poll_shared {}; struct poll_shared2 {}; struct poll_shared4 {};
 struct store_shared {}; struct store_shared_if {}; struct store_to_block2 {}; struct store_to_block4 {};
 struct store_shared_half {}; struct store_shared2 {}; struct store_shared4 {}; struct store_shared4_if {};
@@ -189,6 +190,20 @@ PRNN_IN_CALLER void ptx(gpu::increment, unsigned* counter) {
   order::copy(&count, counter, sizeof count);
   ++count;
   order::copy(counter, &count, sizeof count);
+}
+
+PRNN_IN_CALLER void ptx(gpu::store_long, const void* to, unsigned long long value) {
+  gpu::store_words(to, static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32));
+}
+PRNN_IN_CALLER void ptx(gpu::store_longs, const void* to, unsigned long long low, unsigned long long high) {
+  gpu::store_words(to, static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                   static_cast<uint32_t>(high >> 32));
+}
+PRNN_IN_CALLER void ptx(gpu::load_longs, unsigned long long& low, unsigned long long& high, const void* from) {
+  uint32_t words[4];
+  gpu::load_words<16>(from, words);
+  low = uint64_t{words[1]} << 32 | words[0];
+  high = uint64_t{words[3]} << 32 | words[2];
 }
 
 // ---- shared memory ----

@@ -48,6 +48,10 @@ PTX = {
     "{ .reg .pred p; setp.ne.b32 p,%3,0; @p st.global.v2.b32 [%0],{%1,%2}; }": "store2_if",
     "{ .reg .pred p; setp.ne.b32 p,%5,0; @p st.global.v4.b32 [%0],{%1,%2,%3,%4}; }": "store4_if",
     "red.release.gpu.global.add.u32 [%0],1;": "increment",
+    "st.relaxed.gpu.global.u64 [%0],%1;": "store_long",
+    "ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];": "load_longs",
+    "{.reg .b128 q; mov.b128 q,{%1,%2}; st.relaxed.gpu.global.b128 [%0],q;}": "store_longs",
+    "{.reg .b128 q; ld.relaxed.gpu.global.b128 q,[%2]; mov.b128 {%0,%1},q;}": "load_longs",
     # shared memory
     "ld.shared.u16 %0,[%1];": "load_shared",
     "ld.shared.u32 %0,[%1];": "load_shared",

@@ -1,26 +1,92 @@
-// The transducer search on a GPU.
-#include "decode/decode.h"
+// The transducer search on a GPU: cuts prepared models and workspaces into arrays and launches the resident search.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include "core/cuda/cuda_state.h"
+#include "core/cuda/launch.h"
+#include "decode/cuda/call.h"
 
 namespace prnn {
 namespace {
 
-[[noreturn]] void fail_without_kernel() {
-  fail(PRNN_STATUS_NOT_SUPPORTED, "the transducer search has no kernel for GPUs; it takes handles of prnnCreateCPU");
+using namespace decode_cuda;
+
+constexpr int kLeastArch = 80;  // mma.sync of bfloat16 and tf32
+
+SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
+  const GpuRow& row = cuda_gpu_row(*handle);
+  if (model.dataType == PRNN_DATA_DOUBLE) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "dataType is PRNN_DATA_DOUBLE; the transducer search on a GPU takes FLOAT, HALF and BFLOAT16");
+  }
+  if (row.arch < kLeastArch) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "the GPU has compute capability %d.%d; the transducer search needs at least 8.0",
+         row.arch / 10, row.arch % 10);
+  }
+  if (model.classes > kMostClasses) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "classes is %lld; the transducer search on a GPU takes at most %d",
+         static_cast<long long>(model.classes), kMostClasses);
+  }
+  SearchPlan plan;
+  if (!plan_search(model, row.multiprocessors, row.shared_bytes, plan)) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "hiddenSize is %lld and joinerSize %lld; states and activations of that size do not fit the %lld bytes of "
+         "shared memory of a block",
+         static_cast<long long>(model.hiddenSize), static_cast<long long>(model.joinerSize),
+         static_cast<long long>(row.shared_bytes));
+  }
+  return plan;
 }
 
 class CudaDecodeBackend final : public DecodeBackend {
  public:
-  void require_supported(prnnHandle_t, const TransducerModel&) const override { fail_without_kernel(); }
-  size_t prepared_size(prnnHandle_t, const TransducerModel&) const override { fail_without_kernel(); }
-  void prepare(prnnHandle_t, const TransducerModel&, const prnnTransducerWeights_t&, void*) const override {
-    fail_without_kernel();
+  void require_supported(prnnHandle_t handle, const TransducerModel& model) const override { plan_of(handle, model); }
+
+  size_t prepared_size(prnnHandle_t handle, const TransducerModel& model) const override {
+    Arena arena(nullptr);
+    cut_prepared(model, plan_of(handle, model), arena);
+    return arena.size();
   }
-  WorkspaceSize workspace_size(prnnHandle_t, const TransducerModel&,
-                               const prnnTransducerSearchOptions_t&) const override {
-    fail_without_kernel();
+
+  void prepare(prnnHandle_t handle, const TransducerModel& model, const prnnTransducerWeights_t& weights,
+               void* prepared) const override {
+    if (weights.encoderWeight != nullptr) {
+      fail(PRNN_STATUS_NOT_SUPPORTED,
+           "encoderWeight is not NULL; the transducer search on a GPU takes frames that are projected already");
+    }
+    const SearchPlan plan = plan_of(handle, model);
+    Arena arena(prepared);
+    const Prepared cut = cut_prepared(model, plan, arena);
+    const cudaError_t error = with_type(model.dataType, [&](auto type) {
+      return run_prepare<decltype(type)>(model, weights, plan, cut, handle->stream);
+    });
+    require_success(error, PRNN_STATUS_EXECUTION_FAILED, "the preparation of a transducer could not be launched");
   }
-  void search(prnnHandle_t, const TransducerModel&, const TransducerSearchArgs&) const override {
-    fail_without_kernel();
+
+  WorkspaceSize workspace_size(prnnHandle_t handle, const TransducerModel& model,
+                               const prnnTransducerSearchOptions_t& options) const override {
+    const SearchPlan plan = plan_of(handle, model);
+    Arena arena(nullptr);
+    SearchParams params{};
+    cut_exchange(plan, plan_batch(plan, options.batch), arena, params);
+    return arena.size();
+  }
+
+  void search(prnnHandle_t handle, const TransducerModel& model, const TransducerSearchArgs& args) const override {
+    check_earlier_calls(*handle);
+    const SearchPlan plan = plan_of(handle, model);
+    const BatchPlan batch = plan_batch(plan, args.options.batch);
+    SearchParams params = params_of(model, plan, batch, args);
+    Arena arena(args.workspace);
+    cut_exchange(plan, batch, arena, params);
+    params.timed_out = cuda_state(*handle).timed_out_on_device;
+    require_success(cudaMemsetAsync(args.workspace, 0, arena.size(), handle->stream), PRNN_STATUS_EXECUTION_FAILED,
+                    "the workspace of the transducer search could not be cleared");
+    const cudaError_t error = with_type(model.dataType, [&](auto type) {
+      return run_search<decltype(type)>(params, batch.column_tiles, handle->stream);
+    });
+    require_success(error, PRNN_STATUS_EXECUTION_FAILED, "the transducer search could not be launched");
   }
 };
 

@@ -1,0 +1,87 @@
+// What the kernels of the transducer search get.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "decode/cuda/search_plan.h"
+
+namespace prnn::decode_cuda {
+
+// A prepared model. T: the model's type.
+struct Prepared {
+  uint4* fragments[kMatrices];  // [row tile][k-tile][operand][lane]
+  void* embedding;              // STATELESS: T {context, V, H}
+  void* table;                  // LSTM, GRU: T {V, units, 4}: the lower layer's input product and biases of a symbol
+  float* upper_bias;            // {units, 4}, of the upper layer
+  float* projection_bias;       // {row tiles, 16}
+  float* output_bias;           // {row tiles, 16}
+};
+
+// Division by a number that the host knows, of numbers below 2^16: the kernel's way to an array's row and column.
+struct Divisor {
+  uint32_t divisor, factor;  // factor: 2^32 / divisor, rounded up; 0: by 1
+
+  Divisor() = default;
+  explicit Divisor(int by)
+      : divisor(static_cast<uint32_t>(by)),
+        factor(by == 1 ? 0 : static_cast<uint32_t>((UINT64_C(1) << 32) / divisor) + 1) {}
+};
+
+// A word of an exchange, T or two T, with the number of the round in which it was published.
+using TaggedWord = unsigned long long;
+
+// What a block has of a column of logits, published in one piece of 16 bytes. There are two more of each column: the
+// blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the class or the
+// number of the duration, and the lower half of the number of the round.
+struct alignas(16) ColumnPart {
+  float best;     // of all classes but the blank: the highest logit with its gain
+  float logit;    // the same without the gain
+  float log_sum;  // of the exponentials of the logits, without the blank's
+  uint32_t place_and_round;
+};
+
+struct SearchParams {
+  prnnTransducerModel_t model;
+  Prepared prepared;
+  prnnTransducerSearchOptions_t options;
+  prnnTransducerInputs_t inputs;
+  prnnTransducerBias_t bias;  // nodes: 0: none
+  prnnTransducerState_t state;
+  bool has_state;
+  prnnTransducerOutputs_t outputs;
+
+  RowTiles tiles[kMatrices];
+  SharedLayout shared;
+  int weight_bytes;  // of resident weights
+  int joiner_stride, state_stride;
+  struct {
+    int replicas, directions;  // groups, and 1
+  } sizes;
+  int blocks, slots, window;  // blocks: of a group
+  int class_tiles;            // row tiles of the output layer before that of the durations
+  int layers, units;          // units: a multiple of kTileUnits
+  bool copies_frames;         // frames begin at multiples of 16 bytes
+  // Of an index of pieces of 16 bytes: states and projections that are exchanged, two words a piece; columns of
+  // activations; parts of columns. And of a column.
+  Divisor state_pieces, projection_pieces, activation_pieces, parts_of_column, frames_of_slot;
+
+  TaggedWord* states[2];   // {groups, slots, words of h}
+  TaggedWord* projection;  // {groups, slots, words of the joiner's size}
+  ColumnPart* parts;       // {groups, 2, columns, blocks + 2}
+  int* timed_out;
+};
+
+// Elements of the exchange, per group.
+inline int words_of(int elements, int element_bytes) { return elements * element_bytes / 4; }
+
+// The kernels. T is float, __half or __nv_bfloat16.
+template <class T>
+cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_t stream);
+
+template <class T>
+cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,
+                        const SearchPlan& plan, const Prepared& prepared, cudaStream_t stream);
+
+}  // namespace prnn::decode_cuda

@@ -1,0 +1,90 @@
+// How the resident search is laid out: which row tiles of which matrix a block has, and what its shared memory holds.
+// Plain C++ that needs no GPU. docs/decoder_kernel.md explains the design.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "prnn_decode.h"
+
+namespace prnn::decode_cuda {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kTileRows = 16;    // rows of weights that a matrix instruction takes
+constexpr int kTileUnits = 4;    // hidden units of a row tile of gates: four rows each, in the order of Cell
+constexpr int kTileColumns = 8;  // columns of a matrix instruction
+constexpr int kKTileBytes = 64;  // of K
+constexpr int kSlots = 8;        // utterances that a group of blocks searches at once
+constexpr int kMostColumnTiles = 4;
+constexpr int kMostWindow = 8;  // frames of an utterance that are scored at once
+constexpr int kMostClasses = 1 << 16;
+
+// The products of a search, in the order in which their weights get room in shared memory; what finds none is read from
+// L2 each time. The last two are off the critical path.
+enum Matrix { kOutput, kProjection, kUpperInput, kUpperRecurrent, kRecurrent, kMatrices };
+
+// The row tiles of a matrix, shared out among the blocks of a group as evenly as whole tiles allow.
+struct RowTiles {
+  int count;
+  int k_tiles;
+  int first_larger;  // the blocks with one tile more begin with this one
+};
+
+struct Share {
+  int first, count;
+};
+
+__host__ __device__ inline Share share_of(const RowTiles& tiles, int blocks, int block) {
+  const int turn = block >= tiles.first_larger ? block - tiles.first_larger : block - tiles.first_larger + blocks;
+  const int least = tiles.count / blocks, larger = tiles.count % blocks;
+  return {turn * least + (turn < larger ? turn : larger), least + (turn < larger ? 1 : 0)};
+}
+
+// Where a block's arrays lie in its shared memory, in bytes.
+struct SharedLayout {
+  int weights;       // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
+  int activations;   // [column][joiner_stride]: encoder frames, then the output layer's input
+  int states[2];     // [slot][state_stride]: h of the layers; of a stateless predictor its output
+  int projection;    // [slot][joiner_stride]: the projected predictor output
+  int sums;          // [row tile][column tile][warp][lane] of float4; later what the blocks publish of columns
+  int results;       // float [row][column], of one pass over the output layer or of one of the other products
+  int recurrent[2];  // float [row][slot]: the layers' recurrent products with the present h
+  int cells[2];      // float [unit][slot]: c
+  int output_bias;   // float [row]
+  int tiles;         // BlockTiles [matrix]
+  int columns;       // Column [column]
+  int slots;         // Slot [slot]
+  int total;
+};
+
+struct SearchPlan {
+  RowTiles tiles[kMatrices];
+  int element_bytes;
+  int layers;  // recurrent; 0: stateless
+  int joiner_stride, state_stride;
+  int blocks;        // of a group
+  int groups;        // at most
+  int column_tiles;  // at most
+  int64_t shared_bytes;
+
+  int class_tiles(int64_t classes) const { return static_cast<int>((classes + kTileRows - 1) / kTileRows); }
+};
+
+// Sizes in bytes of what lies in shared memory as a structure of the kernel.
+constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96;
+
+// `multiprocessors`, `shared_bytes`: of the GPU. A plan depends on the model alone, so that an utterance's results do
+// not depend on the batch: of the numbers of column tiles that leave room for all weights, it takes the one with which
+// the GPU scores the most columns at once. Returns false where not even the activations find room.
+bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);
+
+// How a batch is searched: groups, utterances that a group has at once, and frames of each that are scored at once.
+struct BatchPlan {
+  int groups, slots, window, column_tiles;
+  SharedLayout shared;
+  int weight_bytes;  // of resident weights at most
+};
+BatchPlan plan_batch(const SearchPlan& plan, int64_t batch);
+
+}  // namespace prnn::decode_cuda

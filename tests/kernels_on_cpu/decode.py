@@ -1,0 +1,72 @@
+"""Transducer searches with the kernels on the CPU."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+import subprocess
+import tempfile
+from typing import Any
+
+import torch
+from decode_case import DecodeCase, Options
+from reference.transducer_search import Found
+from torch import Tensor
+
+OUTPUTS = ("symbols", "counts", "frames", "durations", "logProbs", "confidences", "scores")
+STATE = ("ahead", "h", "c", "context", "node")
+
+
+def _bytes(tensor: Tensor | None) -> bytes:
+    return b"" if tensor is None else tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def search(
+    program: pathlib.Path,
+    case: DecodeCase,
+    frames: Tensor,
+    lengths: list[int] | None = None,
+    max_symbols: int = 8,
+    state: dict[str, Tensor] | None = None,
+    bias: tuple[Tensor, Tensor] | None = None,
+    slots: list[int] | None = None,
+    **options: Any,
+) -> list[Found]:
+    """What run_decode finds; the state is written. `options`: the program's."""
+    batch, count, _ = frames.shape
+    room = (batch, count * max_symbols)
+    out = {name: torch.full(room, -9, dtype=torch.int32) for name in ("symbols", "frames", "durations")}
+    out |= {name: torch.full(room, -9.0) for name in ("logProbs", "confidences")}
+    out |= {"counts": torch.zeros(batch, dtype=torch.int32), "scores": torch.zeros(batch, dtype=torch.float64)}
+    layers = [*case.layer_weights, {}, {}][:2]
+    names = ("inputWeights", "recurrentWeights", "inputBiases", "recurrentBiases")
+    arrays = [case.weights["embedding"], *(layer.get(name) for layer in layers for name in names)]
+    arrays += [case.weights[name] for name in ("predictorWeight", "predictorBias", "outputWeight", "outputBias")]
+    arrays += [frames, None if lengths is None else torch.tensor(lengths, dtype=torch.int32)]
+    arrays += [None, None] if bias is None else list(bias)
+    arrays += [None if slots is None else torch.tensor(slots, dtype=torch.int32)]
+    written = [(state or {}).get(name) for name in STATE] + [out[name] for name in OUTPUTS]
+    call = [bytes(case.model), bytes(Options(batch, count, max_symbols)), *map(_bytes, arrays), *map(_bytes, written)]
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = pathlib.Path(folder, "call.bin"), pathlib.Path(folder, "found.bin")
+        given.write_bytes(b"".join(struct.pack("<q", len(part)) + part for part in call))
+        words = [f"{name}={value}" for name, value in options.items()]
+        done = subprocess.run([program, *words, given, found], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        data, at = found.read_bytes(), 0
+    for tensor in written:
+        (size,) = struct.unpack_from("<q", data, at)
+        at += 8
+        if tensor is not None:
+            values = torch.frombuffer(bytearray(data[at : at + size]), dtype=tensor.dtype)
+            tensor.copy_(values.reshape(tensor.shape))
+        at += size
+    columns = [out[name] for name in ("symbols", "frames", "durations", "logProbs", "confidences")]
+    counts = out["counts"].tolist()
+    for column in columns:
+        for row, count_of_row in zip(column, counts, strict=True):
+            assert (row[count_of_row:] == -9).all(), "written beyond the symbols"
+    return [
+        Found(*(column[n, :count_of_row].tolist() for column in columns), float(out["scores"][n]))
+        for n, count_of_row in enumerate(counts)
+    ]

@@ -1,0 +1,73 @@
+"""The transducer search on a GPU, through the C API: greedy to float64, the same in any batch and any chunks."""
+
+from typing import Any
+
+import pytest
+import torch
+from decode_case import DecodeCase, assert_greedy
+from reference.transducer_search import Found
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+TOLERANCES = {torch.float32: 5e-4, torch.float16: 5e-2, torch.bfloat16: 0.3}
+LARGE: dict[str, Any] = {"classes": 1025, "blank": 1024, "hidden": 640, "joiner": 640, "embedding": 640}
+MODELS: list[tuple[torch.dtype, dict[str, Any]]] = [
+    (torch.float32, {}),
+    (torch.bfloat16, {"durations": (0, 1, 2, 3, 4)}),
+    (torch.float16, {"layers": 2, "blank": 12, "activation": "relu"}),
+    (torch.bfloat16, {"predictor": "gru", "blank": 5}),
+    (torch.float32, {"predictor": "gru", "layers": 2, "hidden": 33, "joiner": 64, "durations": (3, 1)}),
+    (torch.float16, {"predictor": "stateless", "hidden": 512, "joiner": 512, "classes": 500}),
+    (torch.bfloat16, LARGE),
+    (torch.float32, LARGE),
+    (torch.float16, LARGE | {"durations": (0, 1, 2, 3, 4)}),
+    (torch.bfloat16, LARGE | {"layers": 2, "durations": (0, 1, 2, 3, 4), "classes": 8193, "blank": 8192}),
+    (torch.float32, LARGE | {"layers": 2, "classes": 8193, "blank": 0}),
+]
+
+
+def make_case(dtype: torch.dtype, blank_bias: float = 2.5, **options: Any) -> DecodeCase:
+    case = DecodeCase(dtype=dtype, projected=True, device="cuda", **options)
+    assert case.weights["outputBias"] is not None
+    case.weights["outputBias"][case.blank] += blank_bias
+    return case
+
+
+@pytest.mark.parametrize(("dtype", "options"), MODELS, ids=str)
+def test_a_greedy_search(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    case = make_case(dtype, **options)
+    frames, lengths = case.frames(5, 40), [40, 0, 1, 9, 39]
+    all_found = case.search(frames, lengths, max_symbols=3)
+    assert sum(len(found.symbols) for found in all_found) > 8
+    for found, utterance, length in zip(all_found, frames, lengths, strict=True):
+        assert_greedy(case, utterance[:length], found, TOLERANCES[dtype], max_symbols=3)
+
+
+@pytest.mark.parametrize(("dtype", "options"), MODELS[:9], ids=str)
+def test_same_bits_in_any_batch_and_in_chunks(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    case = make_case(dtype, **options)
+    frames, lengths = case.frames(140, 25), [25 - n % 26 for n in range(140)]
+    together = case.search(frames, lengths)
+    assert case.search(frames, lengths) == together
+    for n in (0, 1, 17, 138):
+        assert case.search(frames[n : n + 1], lengths[n : n + 1]) == [together[n]]
+    state = case.state(200)
+    slots = torch.randperm(200)[:140].int().cuda()
+    state["slots"] = slots
+    found = [Found([], [], [], [], [], 0.0) for _ in range(140)]
+    for first, last in ((0, 1), (1, 12), (12, 25)):
+        here = [max(0, min(length, last) - first) for length in lengths]
+        for n, piece in enumerate(case.search(frames[:, first:last], here, state=state)):
+            shifted = piece._replace(frames=[first + t for t in piece.frames])
+            found[n] = Found(*(a + b for a, b in zip(found[n][:5], shifted[:5], strict=True)), 0.0)
+    assert [f[:5] for f in found] == [f[:5] for f in together]
+
+
+def test_a_bias() -> None:
+    case = make_case(torch.float32, durations=(0, 1, 2))
+    generator = torch.Generator().manual_seed(4)
+    after = torch.randint(0, 4, (4, case.classes), generator=generator, dtype=torch.int32).cuda()
+    bias = (after, (3 * torch.randn(4, case.classes, generator=generator)).cuda())
+    frames = case.frames(3, 15)
+    for found, utterance in zip(case.search(frames, bias=bias), frames, strict=True):
+        assert_greedy(case, utterance, found, TOLERANCES[torch.float32], bias=bias)

@@ -1,0 +1,130 @@
+"""The resident transducer search: the kernels' own source, run on the CPU under random schedules: kernels_on_cpu/."""
+
+import math
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from decode_case import DecodeCase, assert_greedy
+from kernels_on_cpu import build
+from kernels_on_cpu.build import Builder
+from kernels_on_cpu.decode import search
+from reference.transducer_search import Found
+
+pytestmark = build.marks("kernels_on_cpu_decode")
+
+TOLERANCES = {torch.float32: 2e-4, torch.bfloat16: 0.25}
+SHARED = {torch.float32: 46000, torch.bfloat16: 28000}  # bytes: most models take several blocks
+MODELS: list[tuple[torch.dtype, dict[str, Any]]] = [
+    (torch.float32, {}),
+    (torch.bfloat16, {"durations": (0, 1, 2, 3, 4)}),
+    (torch.bfloat16, {"layers": 2, "blank": 12, "activation": "relu"}),
+    (torch.float32, {"layers": 2, "durations": (0, 1, 3), "blank": 4}),
+    (torch.bfloat16, {"predictor": "gru", "blank": 5}),
+    (torch.float32, {"predictor": "gru", "layers": 2, "hidden": 33, "joiner": 64, "durations": (3, 1)}),
+    (torch.bfloat16, {"predictor": "stateless", "classes": 70}),
+    (torch.float32, {"predictor": "stateless", "relu": True, "context": 1, "classes": 90, "durations": (0, 2)}),
+    (torch.bfloat16, {"classes": 300, "hidden": 40, "joiner": 48, "blank": 299}),
+]
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(
+        tmp_path_factory.mktemp("kernels_on_cpu"), ("-fsanitize=undefined", "-fno-sanitize-recover=undefined")
+    )
+
+
+@pytest.fixture(scope="module")
+def program(builder: Builder) -> pathlib.Path:
+    return builder.run_decode("decode")
+
+
+def make_case(dtype: torch.dtype = torch.float32, blank_bias: float = 2.5, **options: Any) -> DecodeCase:
+    """One whose blank is so probable that most windows have several."""
+    case = DecodeCase(dtype=dtype, projected=True, **options)
+    assert case.weights["outputBias"] is not None
+    case.weights["outputBias"][case.blank] += blank_bias
+    return case
+
+
+@pytest.mark.parametrize(("dtype", "options"), MODELS, ids=str)
+def test_a_greedy_search(program: pathlib.Path, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    case = make_case(dtype, **options)
+    frames, lengths = case.frames(5, 23), [23, 0, 1, 9, 22]
+    where = {"multiprocessors": 3, "shared": SHARED[dtype]}
+    all_found = search(program, case, frames, lengths, max_symbols=3, **where)
+    assert sum(len(found.symbols) for found in all_found) > 8
+    for found, utterance, length in zip(all_found, frames, lengths, strict=True):
+        assert_greedy(case, utterance[:length], found, TOLERANCES[dtype], max_symbols=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"durations": (0, 1, 2)}, {"predictor": "stateless"}], ids=str)
+def test_results_do_not_depend_on_the_batch(program: pathlib.Path, options: dict[str, Any]) -> None:
+    case = make_case(torch.bfloat16, **options)
+    frames, lengths = case.frames(11, 19), [19, 7, 12, 19, 1, 0, 18, 3, 19, 15, 4]
+    where = {"multiprocessors": 2, "shared": SHARED[torch.bfloat16]}
+    together = search(program, case, frames, lengths, **where)  # in one group, more than it has slots
+    for n in (0, 6, 9, 10):
+        assert search(program, case, frames[n : n + 1], lengths[n : n + 1], seed=n, **where) == [together[n]]
+    where["multiprocessors"] = 5  # two groups
+    assert search(program, case, frames, lengths, seed=3, **where) == together
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.bfloat16, {}),
+        (torch.float32, {"layers": 2, "durations": (0, 1, 4)}),
+        (torch.bfloat16, {"predictor": "gru"}),
+        (torch.float32, {"predictor": "stateless", "context": 3}),
+    ],
+    ids=str,
+)
+def test_streams(program: pathlib.Path, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    case = make_case(dtype, **options)
+    frames, where = case.frames(3, 18), {"multiprocessors": 3, "shared": SHARED[dtype]}
+    whole = search(program, case, frames, **where)
+    state, found = case.state(5), [Found([], [], [], [], [], 0.0) for _ in range(3)]
+    for first, last in ((0, 7), (7, 8), (8, 9), (9, 18)):
+        part = search(program, case, frames[:, first:last], state=state, slots=[4, 0, 2], seed=first, **where)
+        for n, piece in enumerate(part):
+            shifted = piece._replace(frames=[first + t for t in piece.frames])
+            sums = [a + b for a, b in zip(found[n][:5], shifted[:5], strict=True)]
+            found[n] = Found(*sums, found[n].score + piece.score)
+    for n in range(3):
+        assert found[n][:5] == whole[n][:5]
+        assert found[n].score == pytest.approx(whole[n].score, abs=1e-9)
+    assert state["ahead"].tolist()[1::2] == [-1, -1]
+
+
+def test_a_bias(program: pathlib.Path) -> None:
+    for options in ({}, {"predictor": "stateless", "durations": (0, 1, 2), "blank": 6}):
+        case = make_case(**options)
+        generator = torch.Generator().manual_seed(4)
+        after = torch.randint(0, 4, (4, case.classes), generator=generator, dtype=torch.int32)
+        bias = (after, 3 * torch.randn(4, case.classes, generator=generator))
+        frames = case.frames(3, 15)
+        for found, utterance in zip(search(program, case, frames, bias=bias), frames, strict=True):
+            assert_greedy(case, utterance, found, TOLERANCES[torch.float32], bias=bias)
+
+
+def test_weights_that_do_not_fit(program: pathlib.Path) -> None:
+    case = make_case(torch.bfloat16, classes=200, hidden=64, joiner=96)
+    frames = case.frames(4, 12)
+    for found, utterance in zip(search(program, case, frames, shared=40000, multiprocessors=2), frames, strict=True):
+        assert_greedy(case, utterance, found, TOLERANCES[torch.bfloat16])
+
+
+@pytest.mark.parametrize("durations", [(), (2, 1, 0)], ids=str)
+def test_scores_that_are_no_numbers(program: pathlib.Path, durations: tuple[int, ...]) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        case = make_case(durations=durations, activation="relu")
+        frames = case.frames(2, 9)
+        frames[0, 4] = value
+        found, other = search(program, case, frames, max_symbols=2)
+        assert_greedy(case, frames[1], other, TOLERANCES[torch.float32], max_symbols=2)
+        expected = case.reference(frames[0], max_symbols=2)
+        assert (found.symbols, found.frames) == (expected.symbols, expected.frames)
+        assert found.score == expected.score or found.score == pytest.approx(expected.score, abs=1e-2)
