@@ -68,8 +68,8 @@ def reported() -> Iterator[None]:
             ) from error
         if re.search("DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
             raise CommandError(
-                "a process that prepares batches was ended from outside, as a system does that has no memory left; take "
-                "fewer --workers or a smaller batch, and go on with the same command"
+                "a process that prepares batches was ended from outside, as a system does that has no memory left; "
+                "take fewer --workers or a smaller batch, and go on with the same command"
             ) from error
         scarce = "out of memory" in str(error) or "can't allocate memory" in str(error)  # torch's words
         if not isinstance(error, MemoryError) and not scarce:
