@@ -22,23 +22,23 @@ TEXTS = ["ab ca", "cab", "b", "acc ab", "bb", "cc ca"]
 
 
 def test_what_fits_is_kept() -> None:
-    cache = Cache([(4, 2), (3, 2), (9, 2)], 4 * 2 * (4 + 3 + 8))
+    cache = Cache([4, 3, 9], (2,), 4 * 2 * (4 + 3 + 8))
     rows = [torch.randn(size, 2) for size in (4, 2, 5)]
     for number, tensor in enumerate(rows):
         assert cache.get(number) is None
         cache.put(number, tensor)
     for number in (0, 1):
         assert torch.equal(cache.get(number), rows[number])  # type: ignore[arg-type]
-    assert cache.get(2) is None  # for whose largest shape there is no room
+    assert cache.get(2) is None  # for whose most rows there is no room
     cache.put(1, torch.randn(4, 2))  # more than it may have: the place after it is another's
     assert torch.equal(cache.get(1), rows[1])  # type: ignore[arg-type]
     fresh = pickle.loads(pickle.dumps(cache))
     assert fresh.get(0) is None
-    empty = Cache([(4,)], 0)
+    empty = Cache([4], (), 0)
     empty.put(0, torch.ones(4))
     assert empty.get(0) is None
     with pytest.raises(InputError, match=r"no room for 4000000000\.0 GB of cached utterances; take a lower cache_gb"):
-        Cache([(10**18,)], 10**19)
+        Cache([10**18], (), 10**19)
 
 
 @pytest.mark.parametrize("where", ["workers", "device"])

@@ -1,5 +1,7 @@
 """Many recordings at once: the same transcripts as one by one, in the order of the inputs."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +159,30 @@ def test_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, device
     seen = features_on_the_device(monkeypatch) if device else []
     assert evaluate(tone_recogniser(), utterances, load=load).texts == expected
     assert all(batch.dim() == 3 for batch in seen)
+
+
+def test_a_checkpoint_is_read_without_a_compiler(checkpoint: Path) -> None:
+    """torch._dynamo takes most of a second of each start."""
+    code = f"""
+import sys
+from prnn.asr import Recogniser
+Recogniser.load({str(checkpoint)!r})
+print("torch._dynamo" in sys.modules)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.parametrize("beam", [1, 3])
+def test_on_a_gpu(recordings: list[Path], beam: int) -> None:
+    """The same texts as on the CPU, of recordings at two rates."""
+    durations = [soundfile.info(path).duration for path in recordings]
+    texts = []
+    for device in ("cpu", "cuda"):
+        model = recogniser()
+        model.model.to(device)
+        found = dict(recognition.recognise(model, recognition.LoadRecording(recordings), durations, beam))
+        texts.append([found[number].text for number in range(len(recordings))])  # type: ignore[union-attr]
+    assert texts[0] == texts[1]

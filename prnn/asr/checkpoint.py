@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from prnn import __version__
 from prnn._fields import from_plain, shown
@@ -156,6 +157,19 @@ def _named(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves tensors on the meta device as torch.nn.init finds them: torch's normal_ of one imports torch._dynamo,
+    which takes most of a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            tensor = kwargs["tensor"] if "tensor" in kwargs else args[0]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
 def load_recogniser_parts(
     path: str | Path, encoder_class: str | None = None
 ) -> tuple[Transducer, FeatureConfig, Tokenizer]:
@@ -173,7 +187,7 @@ def load_recogniser_parts(
     with damage_reported(path):
         config, features, tokenizer = parts(checkpoint)
         # Sizes that the weights do not have must not take memory. A class of the user's may compute buffers.
-        with torch.device("cpu" if encoder_class else "meta"), _named(path):
+        with torch.device("cpu" if encoder_class else "meta"), _NoInitialValues(), _named(path):
             model = build_model(config, encoder_class).float()  # whatever torch's default type
         state_dict = weights(mapping(checkpoint, "state_dict"), model)
         model = model if encoder_class else model.to_empty(device="cpu")

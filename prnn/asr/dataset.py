@@ -187,7 +187,8 @@ class UtteranceDataset:
         self._perturbation = (
             Perturbation(augmentation, config.sample_rate, fewest_samples(config)) if augmentation and changes else None
         )
-        self._cache = Cache([self._largest(utterance) for utterance in self.utterances], cache_bytes)
+        rows = [self._most_rows(utterance.duration) for utterance in self.utterances]
+        self._cache = Cache(rows, () if self._reads_samples else (config.num_mel_bins,), cache_bytes)
         self._targets = []
         for utterance in self.utterances:
             self._targets.append(encoded(utterance.text, tokenizer, pass_over_unknown, utterance.source))
@@ -204,9 +205,10 @@ class UtteranceDataset:
         """Whether examples are made of samples, not of features as they are."""
         return self.audio or self._perturbation is not None
 
-    def _largest(self, utterance: Utterance) -> tuple[int, ...]:
-        samples = math.ceil(utterance.duration * self.config.sample_rate) + _ROUNDING
-        return (samples,) if self._reads_samples else (int(frame_count(samples, self.config)), self.config.num_mel_bins)
+    def _most_rows(self, duration: float) -> int:
+        """Samples or frames of so many seconds, and what rounding may add."""
+        samples = math.ceil(duration * self.config.sample_rate) + _ROUNDING
+        return samples if self._reads_samples else int(frame_count(samples, self.config))
 
     def _load(self, index: int) -> Tensor:
         loaded = load_audio(self.utterances[index], self.config) if self._reads_samples else self.features(index)

@@ -11,7 +11,8 @@ calls, and NemotronAsrStreamingForRNNT and Nemotron3_5AsrForRNNT, which come wit
 `NemotronForRNNTLoss`. In training mode the forward pass of the four with labels computes the loss from the joiner's
 inputs (`prnn.joint_rnnt_loss`, `prnn.joint_tdt_loss`) and its output has `logits` None; `output_logits=True`, a loss
 function of the user's own, a joiner with another activation or adapters on it, torch.compile of the whole model and
-evaluation mode have the ordinary path, with logits.
+evaluation mode have the ordinary path, with logits. `generate()` of the two Parakeet models, given features and their
+mask alone, searches by `prnn.transducer_search`.
 """
 
 import functools
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 import prnn
 from prnn.compat._names import names
+from prnn.compat._parakeet_search import generates
 
 __all__ = ["NemotronForRNNTLoss", "ParakeetForRNNTLoss", "ParakeetForTDTLoss", "rnnt_loss", "tdt_loss"]
 
@@ -331,12 +333,16 @@ def _replace(module: ModuleType) -> list[str]:
     joint, models = _MODELS.get(module.__name__, ("", {}))
     if not hasattr(module, joint):
         return replaced
-    _replace_forward(getattr(module, joint), _joint_forward)
+    _replace_method(getattr(module, joint), "forward", _joint_forward)
     for name, loss in models.items():
-        if hasattr(module, name) and _replace_forward(
-            getattr(module, name), functools.partial(_model_forward, loss=loss)
-        ):
+        if not hasattr(module, name):
+            continue
+        model = getattr(module, name)
+        if _replace_method(model, "forward", functools.partial(_model_forward, loss=loss)):
             replaced.append(f"transformers.{name}.forward")
+        searched = loss is not NemotronForRNNTLoss and hasattr(model, "generate")
+        if searched and _replace_method(model, "generate", generates):
+            replaced.append(f"transformers.{name}.generate")
     return replaced
 
 
@@ -355,10 +361,11 @@ def _install() -> list[str]:
     return replaced
 
 
-def _replace_forward(owner: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-    if "_prnn_original" in vars(owner.forward):
+def _replace_method(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+    method = getattr(owner, name)
+    if "_prnn_original" in vars(method):
         return False
-    wrapped = wrap(owner.forward)
-    wrapped._prnn_original = owner.forward  # type: ignore[attr-defined]
-    owner.forward = wrapped
+    wrapped = wrap(method)
+    wrapped._prnn_original = method  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)
     return True

@@ -1,0 +1,173 @@
+"""`generate()` of Transformers' Parakeet transducers by prnn.transducer_search."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+import prnn
+from prnn.transducer import Joiner, RecurrentPredictor
+
+_ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
+_TAKEN = {"input_features", "attention_mask", "return_dict_in_generate"}
+_parts: WeakKeyDictionary[nn.Module, tuple[RecurrentPredictor, Joiner]] = WeakKeyDictionary()
+
+
+def generates(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The `generate` of a model class. Other arguments than features and their mask, a model in training mode, and what
+    the search does not find as Transformers does have the original's way."""
+
+    @functools.wraps(original)
+    def generate(self: Any, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+        found = None
+        features = kwargs.get("input_features") if inputs is None else inputs
+        if features is not None and generation_config is None and kwargs.keys() <= _TAKEN and _can_search(self):
+            found = _search(self, features, kwargs.get("attention_mask"))
+        if found is None:
+            return original(self, inputs=inputs, generation_config=generation_config, **kwargs)
+        sequences, durations = found
+        return _output_class(self)(sequences=sequences, durations=durations)
+
+    return generate
+
+
+def _output_class(model: Any) -> Any:
+    """What the original returns, of the module that has it."""
+    return inspect.unwrap(type(model).generate).__globals__["ParakeetRNNTGenerateOutput"]
+
+
+def _can_search(model: Any) -> bool:
+    config, lstm, joint = model.generation_config, model.decoder.lstm, model.joint
+    plain = config.do_sample in (None, False) and config.num_beams in (None, 1) and config.max_new_tokens is None
+    return bool(
+        plain
+        and not model.training
+        and config.decoder_start_token_id is not None
+        and config.pad_token_id is not None
+        and type(joint.activation) in _ACTIVATIONS
+        and isinstance(lstm, nn.LSTM)
+        and type(joint.head) is nn.Linear
+    )
+
+
+def _parts_of(model: Any) -> tuple[RecurrentPredictor, Joiner]:
+    """The model's own layers as a predictor and a joiner. The features that the search is given are projected already,
+    so that the joiner's first layer adds the bias of the predictor's projection alone."""
+    decoder, joint, config = model.decoder, model.joint, model.config
+    projection = decoder.decoder_projector
+    weight = projection.weight
+    made = _parts.get(model)
+    if made is not None:
+        same = made[0].rnn is decoder.lstm and made[1].output is joint.head and made[1].predictor_proj.weight is weight
+        identity = made[1].encoder_proj.weight
+        if same and (identity.dtype, identity.device) == (weight.dtype, weight.device):
+            return made
+    size, layers = decoder.lstm.hidden_size, decoder.lstm.num_layers
+    with torch.device("meta"):
+        durations = joint.head.out_features - config.vocab_size
+        predictor = RecurrentPredictor(config.vocab_size, size, size, layers, blank=config.blank_token_id)
+        joiner = Joiner(size, size, size, config.vocab_size, _ACTIVATIONS[type(joint.activation)], durations)
+    predictor.embedding, predictor.rnn, joiner.output = decoder.embedding, decoder.lstm, joint.head
+    joiner.predictor_proj.weight = weight
+    identity = torch.eye(size, dtype=weight.dtype, device=weight.device)
+    joiner.encoder_proj.weight = nn.Parameter(identity, requires_grad=False)
+    joiner.encoder_proj.bias = projection.bias
+    _parts[model] = predictor.eval(), joiner.eval()
+    return _parts[model]
+
+
+@torch.no_grad()
+def _search(model: Any, features: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Sequences and durations (N, steps) as `generate` gives them: what is taken in each step, blanks too, after the
+    start token, and by how many frames it goes on. After a sequence's last frame the pad token and durations of 0,
+    where Transformers goes on with the last frame of the padding. None where a limit of symbols in a frame is met that
+    Transformers has not."""
+    outputs = model.get_audio_features(
+        input_features=features, attention_mask=attention_mask, output_attention_mask=True
+    )
+    frames, config = outputs.pooler_output, model.config
+    mask = outputs.attention_mask
+    lengths = frames.new_full((len(frames),), frames.shape[1], dtype=torch.int64) if mask is None else mask.sum(-1)
+    predictor, joiner = _parts_of(model)
+    durations = tuple(config.durations) if joiner.durations > 0 else ()
+    most = model.max_symbols_per_step
+    found = prnn.transducer_search(
+        frames,
+        lengths,
+        predictor=predictor,
+        joiner=joiner,
+        blank=config.blank_token_id,
+        durations=durations,
+        max_symbols=most,
+    )
+    blanks = _blank_durations(joiner, predictor, frames, found, durations) if durations else None
+    rows = []
+    for n, (length, count) in enumerate(zip(lengths.tolist(), found.counts.tolist(), strict=True)):
+        row = _steps(
+            length,
+            found.symbols[n, :count].tolist(),
+            found.frames[n, :count].tolist(),
+            None if found.durations is None else found.durations[n, :count].tolist(),
+            None if blanks is None else blanks[n],
+            config.blank_token_id,
+            most,
+        )
+        if row is None:
+            return None
+        rows.append([(model.generation_config.decoder_start_token_id, 0), *row])
+    pad = (model.generation_config.pad_token_id, 0)
+    longest = min(max(map(len, rows)), most * frames.shape[1])  # the length that Transformers allows
+    steps = torch.tensor([(row + [pad] * (longest - len(row)))[:longest] for row in rows], device=frames.device)
+    return steps[..., 0], steps[..., 1]
+
+
+def _blank_durations(
+    joiner: Joiner, predictor: RecurrentPredictor, frames: Tensor, found: Any, durations: tuple[int, ...]
+) -> list[list[int]]:
+    """For each frame, by how many frames a blank goes on that is taken there, after all symbols until then."""
+    longest = int(found.counts.max())
+    symbols = found.symbols[:, :longest].long()
+    own = torch.arange(longest, device=symbols.device) < found.counts[:, None]
+    before = predictor(symbols.masked_fill(~own, predictor.blank))
+    times = torch.arange(frames.shape[1], device=frames.device)
+    emitted = ((found.frames[:, None, :longest] <= times[:, None]) & own[:, None]).sum(-1)
+    context = before.gather(1, emitted[..., None].expand(-1, -1, before.shape[-1]))
+    meeting = joiner.project_encoder(frames) + joiner.project_predictor(context)
+    active = joiner.activate(meeting)
+    rows = slice(joiner.vocab_size, None)
+    logits = nn.functional.linear(active, joiner.output.weight[rows], joiner.output.bias[rows])
+    result: list[list[int]] = torch.tensor(durations, device=logits.device)[logits.argmax(-1)].clamp(min=1).tolist()
+    return result
+
+
+def _steps(
+    length: int,
+    symbols: list[int],
+    frames: list[int],
+    durations: list[int] | None,
+    blanks: list[int] | None,
+    blank: int,
+    most: int,
+) -> list[tuple[int, int]] | None:
+    """What is taken in each step of a sequence and by how many frames it goes on; None where a token-and-duration
+    transducer may have left a frame because of the limit of symbols."""
+    steps: list[tuple[int, int]] = []
+    at = taken = here = 0
+    while at < length:
+        if taken < len(symbols) and frames[taken] == at:
+            here += 1
+            duration = durations[taken] if durations is not None else int(here == most)
+            steps.append((symbols[taken], duration))
+            taken += 1
+            if durations is not None and here == most:
+                return None
+        else:
+            duration = 1 if blanks is None else blanks[at]
+            steps.append((blank, duration))
+        here = 0 if duration > 0 else here
+        at += duration
+    return steps
