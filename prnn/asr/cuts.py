@@ -321,8 +321,8 @@ def _stored(cut: Cut, path: Path, config: FeatureConfig) -> Tensor:
             raise InputError(
                 f"{path}: cut {_name(cut)} has {found[0]} stored features of type {shown(features.type)}, every "
                 f"{found[1]} s at {found[2]} Hz; those of the configuration are {wanted[0]} of an fbank, every "
-                f"{wanted[1]:g} s at {wanted[2]} Hz. Lhotse's CutSet.drop_features leaves recordings, of which they are "
-                "computed"
+                f"{wanted[1]:g} s at {wanted[2]} Hz. Lhotse's CutSet.drop_features leaves recordings, of which "
+                "they are computed"
             )
     return torch.from_numpy(np.array(cut.load_features(), dtype=np.float32))
 
