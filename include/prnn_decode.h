@@ -131,6 +131,7 @@ typedef struct {
   void* c;          /* LSTM: {S, layers, H}, compute type */
   int* context;     /* STATELESS: {S, context}, the last symbols, oldest first */
   int* node;        /* with a bias: {S} */
+  double* score;    /* {S}: the scores so far, which outputs->scores go on from; NULL: they begin at 0 in each call */
 } prnnTransducerState_t;
 
 /* What a search found. L = maxFrames * maxSymbols. Of the arrays {N, L} each row holds counts[n] elements, and what
@@ -142,8 +143,8 @@ typedef struct {
   int* durations;    /* {N, L}: by how many frames each symbol went on; NULL unless the model has durations */
   void* logProbs;    /* {N, L}, compute type: natural log-probability of each symbol among all V, without the bias */
   void* confidences; /* {N, L}, compute type: the same among all symbols but the blank */
-  double* scores;    /* {N}: the sum of the log-probabilities of all that was taken in this call, blanks and durations
-                      * included, and of the gains of the symbols */
+  double* scores;    /* {N}: the sum of the log-probabilities of all that was taken, blanks and durations included, and
+                      * of the gains of the symbols, one added after the other */
 } prnnTransducerOutputs_t;
 
 /* Bytes of workspace of a search. */

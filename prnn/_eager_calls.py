@@ -1,7 +1,8 @@
-"""Eager calls without what only other calls need.
+"""Eager calls of a layer without resets, masks, heads and dropout: the short way from a module to the library.
 
-Of a layer of few units and timesteps the host's part is most of a call. These calls look at what may have changed since
-the first of them, and hand the tensors to the library, or to torch's operator where that is the faster one."""
+The host's time is most of a call of a layer of few units and timesteps. These calls check only what may have changed
+since the first of them, and hand the tensors to the library, or to torch's operator where that is the faster one. One
+table of the module, EagerCalls.calls, has what serves the calls of each size."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from prnn._ops._layer import EXACT_STEPS, Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _PLAIN, _undisturbed
 from prnn._ops._precision import allows_tf32_rnn
-from prnn._ops._steps import even_sequences, sequences_of_lengths, steps_of
+from prnn._ops._steps import even_sequences, sequences_of_batch_sizes, sequences_of_lengths
 from prnn._ops.rnn import PlainCall, call_plainly, without_frozen_layers
 from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._state_masks import configuration, uses_masks
@@ -28,12 +29,12 @@ from prnn._torch_on_cuda import torchs_calls
 
 __all__ = ["CallsOnCpu", "CallsOnCuda", "EagerCalls", "eager_calls"]
 
-_MOST_SIZES = 256  # that are remembered
+_MOST_SIZES = 256  # entries of a module's table before it starts anew
 
-# Each look-up takes time.
+# Functions that every call uses, by names of this module: each look-up of an attribute takes time.
 _is_autocast: Any = torch._C._is_any_autocast_enabled
 _is_grad_enabled, _strided = torch.is_grad_enabled, torch.strided
-# torch for CPUs alone has neither.
+# torch's builds without CUDA have neither of the two.
 _is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 
@@ -103,16 +104,16 @@ class EagerCalls:
             return None
         if _is_autocast() or not _undisturbed():
             return None
-        sizes = steps_of(data, batch_sizes, None).sizes
-        if order is not None and order.size(0) != sizes[0]:
+        sequences = sequences_of_batch_sizes(batch_sizes, data.size(0))
+        if sequences is None or (order is not None and order.size(0) != sequences.batch):
             return None
-        training = self._trains(module, data, states, sizes[0])
+        training = self._trains(module, data, states, sequences.batch)
         if training is None:
             return None
         hx, cx = states[:2]
         if order is not None and (hx is not None or cx is not None):
             hx, cx = (None if state is None else state.index_select(1, order) for state in (hx, cx))
-        output, hy, cy, cells = self._compute(module, data, hx, cx, training, Sequences(sizes), False)
+        output, hy, cy, cells = self._compute(module, data, hx, cx, training, sequences, False)
         if back is not None:
             hy = hy.index_select(1, back)
             cy = cy.index_select(1, back) if self.is_lstm else cy
@@ -195,7 +196,7 @@ class EagerCalls:
 
 
 class CallsOnCpu(EagerCalls):
-    """Those that torch serves faster are torch's operator's."""
+    """Calls on the CPU; in bfloat16 torch's operator runs the calls that it serves faster."""
 
     def __init__(self, module: Any, *rest: Any) -> None:
         super().__init__(module, *rest)
@@ -215,7 +216,7 @@ class CallsOnCpu(EagerCalls):
 
 
 class CallsOnCuda(EagerCalls):
-    """Those of TorchsCalls come first. Captured calls are others."""
+    """Calls on a GPU. Calls that TorchsCalls serves are torch's operator's; calls that are captured go the long way."""
 
     def __init__(self, module: Any, *rest: Any) -> None:
         super().__init__(module, *rest)
@@ -234,7 +235,7 @@ class CallsOnCuda(EagerCalls):
 
 
 def eager_calls(module: Any, input: Any) -> EagerCalls | None:
-    """Of a module that is called with this input; None where its calls are others."""
+    """The short calls of a module that is called with this input; None where such a call goes the long way."""
     data = input.data if type(input) is PackedSequence else input
     dropout = module.dropout if module.training and module.num_layers > 1 else 0.0
     if dropout > 0 or module.heads > 1 or uses_masks(module) or type(data) is not Tensor or data.is_nested:

@@ -9,7 +9,7 @@ __all__ = ["OwnParameters", "own_parameters"]
 
 
 class OwnParameters:
-    """As a first call found them. Whatever is looked at in every call takes time."""
+    """A module's parameters as its first call found them. Each check that a call makes takes time."""
 
     def __init__(self, module: Any, parameters: list[Parameter], dtype: torch.dtype) -> None:
         self.parameters, self._dtype = parameters, dtype
@@ -19,7 +19,8 @@ class OwnParameters:
         ]
 
     def want_grad(self, module: Any) -> bool | None:
-        """Whether one of them does. None where the module has others, or has them elsewhere: it forgets its calls."""
+        """Whether a parameter wants a gradient. None where the module has other parameters, or has them elsewhere: the
+        module then forgets its calls."""
         parameters, dtype = module._parameters, self._dtype
         wanted = False
         for (name, parameter, address, shape), flat in zip(self._known, module._flat_weights, strict=True):
@@ -38,8 +39,8 @@ class OwnParameters:
 
 
 def own_parameters(module: Any) -> list[Parameter] | None:
-    """In torch's order; None where the module does not tell which weights it has (subclasses of Parameter, or others in
-    the list of flat weights), or memory holds their negatives."""
+    """A module's parameters in torch's order; None where the module does not tell which weights it has (subclasses of
+    Parameter, or other tensors in the list of flat weights), or memory holds their negatives."""
     found = []
     for name, flat in zip(module._flat_weights_names, module._flat_weights, strict=True):
         parameter = module._parameters.get(name)

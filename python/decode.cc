@@ -47,8 +47,9 @@ prnnTransducerWeights_t weights_of(const std::array<Address, 7>& others,
 }
 
 // The members of prnnTransducerState_t and prnnTransducerOutputs_t in their order.
-prnnTransducerState_t state_of(const std::array<Address, 6>& a) {
-  return {pointer<int>(a[0]), pointer<int>(a[1]), pointer(a[2]), pointer(a[3]), pointer<int>(a[4]), pointer<int>(a[5])};
+prnnTransducerState_t state_of(const std::array<Address, 7>& a) {
+  return {pointer<int>(a[0]), pointer<int>(a[1]), pointer(a[2]),        pointer(a[3]),
+          pointer<int>(a[4]), pointer<int>(a[5]), pointer<double>(a[6])};
 }
 prnnTransducerOutputs_t outputs_of(const std::array<Address, 7>& a) {
   return {pointer<int>(a[0]), pointer<int>(a[1]), pointer<int>(a[2]),   pointer<int>(a[3]),
@@ -107,7 +108,7 @@ void bind_decode(py::module_& module) {
   module.def("transducer_search",
              [](const Handle& handle, const Model& model, Address prepared, const Sizes& sizes, Address frames,
                 Address lengths, const std::optional<std::tuple<int64_t, Address, Address>>& bias,
-                const std::optional<std::array<Address, 6>>& state, const std::array<Address, 7>& outputs,
+                const std::optional<std::array<Address, 7>>& state, const std::array<Address, 7>& outputs,
                 Address workspace, size_t workspace_size) {
                const prnnTransducerSearchOptions_t options = options_of(sizes);
                prnnTransducerBias_t scores{};

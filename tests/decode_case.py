@@ -78,7 +78,7 @@ class Inputs(ctypes.Structure):
 class State(ctypes.Structure):
     """prnnTransducerState_t."""
 
-    _fields_ = _pointers("slots", "ahead", "h", "c", "context", "node")
+    _fields_ = _pointers("slots", "ahead", "h", "c", "context", "node", "score")
 
 
 class Outputs(ctypes.Structure):
@@ -194,6 +194,7 @@ class DecodeCase:
         size = (slots, self.layers, self.hidden)
         where = {"device": self.device}
         state = {"ahead": torch.full((slots,), -1, dtype=torch.int32, **where)}
+        state["score"] = torch.full((slots,), torch.nan, dtype=torch.float64, **where)
         if self.predictor == "stateless":
             return state | {"context": torch.full((slots, self.context), -7, dtype=torch.int32, **where)}
         state["h"] = torch.full(size, torch.nan, dtype=self.dtype, **where)

@@ -126,7 +126,7 @@ def test_same_bits_in_chunks(model: str, durations: str) -> None:
     slots = [6, 0, 3]
     state["slots"] = torch.tensor(slots, dtype=torch.int32)
     found: list[list[tuple[Any, ...]]] = [[], [], []]
-    begins = [0, 0, 0]
+    begins, scores = [0, 0, 0], [0.0, 0.0, 0.0]
     for sizes in itertools.zip_longest([4, 1, 0, 15], [0, 0, 20], [7, 6, 7], fillvalue=0):
         chunk = torch.full((3, max(1, *sizes), case.encoder), torch.nan, dtype=torch.float32)
         for n, size in enumerate(sizes):
@@ -135,9 +135,11 @@ def test_same_bits_in_chunks(model: str, durations: str) -> None:
             stamps = [begins[n] + frame for frame in part.frames]
             found[n] += zip(part.symbols, stamps, part.log_probs, part.confidences, strict=True)
             begins[n] += sizes[n]
+            scores[n] = part.score
     for n in range(3):
         w = whole[n]
         assert found[n] == list(zip(w.symbols, w.frames, w.log_probs, w.confidences, strict=True))
+        assert scores[n] == w.score
     untouched = [slot for slot in range(8) if slot not in slots]
     assert (state["ahead"][untouched] == -1).all()
 
@@ -342,6 +344,7 @@ def test_wrong_states() -> None:
     assert "state->context" in with_state(ahead=torch.tensor([0], dtype=torch.int32))
     assert "state->h" in with_state(h=torch.zeros(20))
     assert "state->node" in with_state(node=torch.zeros(1, dtype=torch.int32))
+    assert "state->score" in with_state(score=torch.zeros(2).byte()[1:])
     assert "state->slots[0]" in with_state(slots=torch.tensor([-1], dtype=torch.int32))
 
 

@@ -99,6 +99,16 @@ def test_streams(program: pathlib.Path, dtype: torch.dtype, options: dict[str, A
     assert state["ahead"].tolist()[1::2] == [-1, -1]
 
 
+@pytest.mark.parametrize("shared", [40000, 48000, 227 * 1024])
+def test_many_columns(program: pathlib.Path, shared: int) -> None:
+    """As many slots as a group has, with windows of two, three and four frames."""
+    case = make_case(torch.bfloat16, classes=300, hidden=40, joiner=48)
+    frames, lengths = case.frames(9, 25), [25, 24, 9, 13, 25, 2, 0, 17, 25]
+    all_found = search(program, case, frames, lengths, max_symbols=2, multiprocessors=1, shared=shared)
+    for found, utterance, length in zip(all_found, frames, lengths, strict=True):
+        assert_greedy(case, utterance[:length], found, TOLERANCES[torch.bfloat16], max_symbols=2)
+
+
 def test_a_bias(program: pathlib.Path) -> None:
     for options in ({}, {"predictor": "stateless", "durations": (0, 1, 2), "blank": 6}):
         case = make_case(**options)

@@ -138,7 +138,7 @@ def test_shapes_and_initial_values() -> None:
     assert layer.weight_hh_l1.shape == (3, 16, 4)
     bound = max(parameter.abs().max().item() for parameter in layer.parameters())
     assert 0.45 < bound <= 0.5  # 1 / sqrt(units of a head)
-    assert repr(layer) == "LSTM(5, 12, num_layers=2, heads=3)"
+    assert repr(layer) == "prnn.nn.LSTM(5, 12, num_layers=2, heads=3)"
     addresses = [getattr(layer, name).data_ptr() for name in layer._packed_names]
     assert addresses == sorted(addresses)
     assert layer._packed_weights()[0].data_ptr() == addresses[0]

@@ -127,7 +127,7 @@ def test_compiles(make_layer: type[torch.nn.Module], train: bool) -> None:
 
 def test_state_dict_copies_and_pickles() -> None:
     module = LSTM(3, 4, 2, zoneout=0.2, recurrent_dropout=0.1, forget_bias=1.0)
-    assert repr(module) == "LSTM(3, 4, num_layers=2, zoneout=0.2, recurrent_dropout=0.1, forget_bias=1.0)"
+    assert repr(module) == "prnn.nn.LSTM(3, 4, num_layers=2, zoneout=0.2, recurrent_dropout=0.1, forget_bias=1.0)"
     assert module.state_dict().keys() == torch.nn.LSTM(3, 4, 2).state_dict().keys()
     check_copies_and_pickles(module)
 

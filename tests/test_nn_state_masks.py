@@ -222,9 +222,9 @@ def test_with_retained_graph_and_checkpoint() -> None:
 
 def test_state_dict_copies_and_pickles() -> None:
     module = GRU(3, 4, 2, zoneout=0.2, recurrent_dropout=0.1)
-    assert repr(module) == "GRU(3, 4, num_layers=2, zoneout=0.2, recurrent_dropout=0.1)"
-    assert repr(RNN(3, 4, recurrent_dropout=0.1)) == "RNN(3, 4, recurrent_dropout=0.1)"
-    assert repr(RNN(3, 4, zoneout=0.1)) == "RNN(3, 4, zoneout=0.1)"
+    assert repr(module) == "prnn.nn.GRU(3, 4, num_layers=2, zoneout=0.2, recurrent_dropout=0.1)"
+    assert repr(RNN(3, 4, recurrent_dropout=0.1)) == "prnn.nn.RNN(3, 4, recurrent_dropout=0.1)"
+    assert repr(RNN(3, 4, zoneout=0.1)) == "prnn.nn.RNN(3, 4, zoneout=0.1)"
     assert module.state_dict().keys() == torch.nn.GRU(3, 4, 2).state_dict().keys()
     check_copies_and_pickles(module)
 

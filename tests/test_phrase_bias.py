@@ -74,6 +74,36 @@ def test_streams_find_what_whole_utterances_do(search: str, durations: bool) -> 
         assert one.score == pytest.approx(other[0].score, abs=1e-9)
 
 
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+@pytest.mark.parametrize("durations", [False, True])
+def test_greedy_search_prefers_phrases(durations: bool, predictor: str) -> None:
+    """Whole utterances and streams; a phrase that was begun and not completed counts nothing."""
+    changes = {"loss": "tdt", "durations": (0, 1, 2)} if durations else {}
+    found_some = 0
+    for seed in range(4):
+        model: Transducer = slow.tiny_model(seed, vocab_size=4, gain=2.0, predictor=predictor, **changes)
+        phrases, scores = [[1, 2, 3], [3, 3]], [12.0, 5.0]
+        bias = PhraseBias(phrases, scores, vocab_size=4)
+        features = torch.randn(2, 30, 4, dtype=torch.float64)
+        plain, whole = model.greedy_search(features), model.greedy_search(features, bias=bias)
+        state = model.stream_init(2, bias=bias)
+        tokens: list[list[int]] = [[], []]
+        for start in range(0, 30, 7):
+            certain, state = model.stream_step(features[:, start : start + 7], state)
+            tokens = [before + new for before, new in zip(tokens, certain, strict=True)]
+        certain, state = model.stream_finish(state)
+        assert [before + new for before, new in zip(tokens, certain, strict=True)] == [h.tokens for h in whole]
+        assert [h.score for h in state.best()] == pytest.approx([h.score for h in whole], abs=1e-9)
+        beams = model.beam_search(features, beam=1, mode="modified", bias=bias)
+        if not durations:
+            alone = model.greedy_search(features, max_symbols=1, bias=bias)
+            assert [h.tokens for h in alone] == [nbest[0].tokens for nbest in beams]
+            assert [h.score for h in alone] == pytest.approx([nbest[0].score for nbest in beams], abs=1e-9)
+        counts = [[occurrences(h.tokens, phrases, [1, 1]) for h in found] for found in (whole, plain)]
+        found_some += sum(counts[0]) - sum(counts[1])
+    assert found_some > 0
+
+
 def test_no_phrases_change_nothing() -> None:
     model = slow.tiny_model(0, vocab_size=4).float()
     features = torch.randn(2, 20, 4)
@@ -106,11 +136,10 @@ def test_bad_phrases(arguments: tuple[Any, ...], message: str) -> None:
 def test_bad_bias() -> None:
     model = slow.tiny_model(0, vocab_size=4)
     features = torch.randn(1, 20, 4, dtype=torch.float64)
-    bias = PhraseBias([[1]], 1.0, vocab_size=4)
-    with pytest.raises(ValueError, match="bias is given, but search is 'greedy'"):
-        model.stream_init(bias=bias)
     with pytest.raises(TypeError, match="bias is a list; it must be a PhraseBias"):
         model.beam_search(features, bias=[[1]])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bias is a int; it must be a PhraseBias"):
+        model.greedy_search(features, bias=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="bias has a vocab_size of 5; the model's is 4"):
         model.beam_search(features, bias=PhraseBias([[1]], 1.0, vocab_size=5))
     with pytest.raises(ValueError, match="bias has a blank of 1; the model's is 0"):

@@ -284,7 +284,7 @@ def test_phrases_at_the_end_of_an_utterance() -> None:
         for place in range(8, 60, 12):
             _, state = model.stream_step(features[:, :place], model.stream_init(1, "standard", 1, 3, bias))
             first, state = state.take_best()
-            share = float(bias.share(state.hypotheses.predictor[-1]))
+            share = float(bias.carried(state.hypotheses.predictor[-1]))
             _, state = model.stream_finish(model.stream_step(features[:, place:], state)[1])
             assert first[0].tokens + state.best()[0].tokens == end.best()[0].tokens
             assert first[0].score - share + state.best()[0].score == pytest.approx(end.best()[0].score, abs=1e-9)

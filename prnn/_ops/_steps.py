@@ -102,6 +102,14 @@ def even_sequences(steps: int, batch: int) -> _C.Sequences:
     return _C.Sequences([batch] * steps)
 
 
+def sequences_of_batch_sizes(batch_sizes: Tensor, rows: int) -> _C.Sequences | None:
+    """The sequences of packed data. None where batch_sizes are wrong: steps_of() says how."""
+    sizes = batch_sizes.tolist()
+    if not sizes or sizes[-1] < 1 or sum(sizes) != rows or sorted(sizes, reverse=True) != sizes:
+        return None
+    return _C.Sequences(sizes)
+
+
 _INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 

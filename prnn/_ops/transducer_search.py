@@ -134,8 +134,7 @@ def search(
         frames: (N, T, E), N and T at least 1, of the prepared type.
         lengths: (N,) int32, on the frames' device.
         bias: the nodes after symbols (S, V) int32, and what symbols are given there (S, V).
-        state: slots, ahead, h, c, context and node of prnnTransducerState_t, which are written, too; None: whole
-            utterances.
+        state: the members of prnnTransducerState_t in their order, which are written, too; None: whole utterances.
     """
     batch, count, _ = frames.shape
     sizes, real = (batch, count, max_symbols), compute_type(prepared.dtype)

@@ -1,4 +1,4 @@
-"""Phrases for a beam search, from a file."""
+"""Phrases for a search, from a file."""
 
 from __future__ import annotations
 

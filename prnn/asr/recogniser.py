@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prnn.transducer import Hypothesis, PhraseBias, StreamState, Transducer
+from prnn.transducer import Hypothesis, StreamState, SymbolBias, Transducer
 from prnn.transducer.streaming import MAX_SYMBOLS
 
 from .checkpoint import load_recogniser_parts
@@ -70,7 +70,7 @@ class Recogniser:
         sample_rate: int,
         beam: int = 1,
         max_symbols: int = MAX_SYMBOLS,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
     ) -> str:
         """Recognises a whole recording.
 
@@ -79,14 +79,13 @@ class Recogniser:
             sample_rate: in hertz.
             beam: hypotheses kept; 1 is greedy search.
             max_symbols: most symbols in one encoder frame.
-            bias: phrases that a beam search prefers.
+            bias: phrases that the search prefers, or a language model.
 
         Returns:
             The text; empty when nothing is heard.
 
         Raises:
-            ValueError: ``bias`` with greedy search, which knows no phrases; samples that are not finite, or far from
-                -1 to 1.
+            ValueError: samples that are not finite, or far from -1 to 1.
         """
         check_recording(samples)
         features = compute_features(samples, sample_rate, self.features)
@@ -97,7 +96,7 @@ class Recogniser:
         features: Sequence[torch.Tensor],
         beam: int = 1,
         max_symbols: int = MAX_SYMBOLS,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
     ) -> list[Transcript]:
         """Recognises several recordings at once, given their features, each (frames, bins); the rest as in
         `transcribe`. The transcripts have up to ``beam`` alternatives."""
@@ -111,12 +110,11 @@ class Recogniser:
         lengths: torch.Tensor,
         beam: int = 1,
         max_symbols: int = MAX_SYMBOLS,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
     ) -> list[Transcript]:
         """The same, of features (N, T, bins) on the recogniser's device, and the frames of each, (N,), on the CPU."""
-        _check_bias(beam, bias)
         if beam == 1:
-            lists = [[found] for found in self.model.greedy_search(padded, lengths, max_symbols)]
+            lists = [[found] for found in self.model.greedy_search(padded, lengths, max_symbols, bias)]
         else:
             lists = self.model.beam_search(
                 padded, lengths, beam=beam, mode="standard", nbest=beam, max_symbols=max_symbols, bias=bias
@@ -128,7 +126,7 @@ class Recogniser:
         sample_rate: int,
         beam: int = 1,
         max_symbols: int = MAX_SYMBOLS,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
         endpoint: EndpointRules | None = None,
     ) -> RecogniserStream:
         """Begins to recognise a recording whose samples come piece by piece, at ``sample_rate`` hertz.
@@ -137,11 +135,8 @@ class Recogniser:
             sample_rate: in hertz.
             beam: hypotheses kept; 1 is greedy search.
             max_symbols: most symbols in one encoder frame.
-            bias: phrases that a beam search prefers.
+            bias: phrases that the search prefers, or a language model.
             endpoint: where utterances end; None makes the recording one utterance.
-
-        Raises:
-            ValueError: ``bias`` with greedy search, which knows no phrases.
         """
         return RecogniserStream(self, sample_rate, beam, max_symbols, bias, endpoint)
 
@@ -157,7 +152,7 @@ class RecogniserStream:
         sample_rate: int,
         beam: int = 1,
         max_symbols: int = MAX_SYMBOLS,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
         endpoint: EndpointRules | None = None,
     ) -> None:
         self._recogniser = recogniser
@@ -165,7 +160,6 @@ class RecogniserStream:
         self._beam = beam
         self._endpoint = endpoint
         self._period = max(1, round(_CHECK_SECONDS * 1000 / recogniser.features.frame_shift_ms))
-        _check_bias(beam, bias)
         search = "greedy" if beam == 1 else "standard"
         self._state: StreamState = recogniser.model.stream_init(1, search, beam, max_symbols, bias)
         self._frames = 0
@@ -280,11 +274,6 @@ class RecogniserStream:
                 pause = following * self._recogniser.frame_seconds - found.words[-1].end
                 found = replace(found, pause=min(self._endpoint.silence, pause))
             self._utterances.append(found)
-
-
-def _check_bias(beam: int, bias: PhraseBias | None) -> None:
-    if bias is not None and beam == 1:
-        raise ValueError("bias is given, but beam is 1, which is greedy search; it must be at least 2")
 
 
 def _joined(start: Hypothesis, end: Hypothesis) -> Hypothesis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -64,6 +65,11 @@ def reported() -> Iterator[None]:
             raise CommandError(
                 "/dev/shm has no room for the batches that --workers prepare ahead; take fewer workers, "
                 "or make it larger (docker run --shm-size)"
+            ) from error
+        if re.search("DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
+            raise CommandError(
+                "a process that prepares batches was ended from outside, as a system does that has no memory left; "
+                "take fewer --workers or a smaller batch, and go on with the same command"
             ) from error
         scarce = "out of memory" in str(error) or "can't allocate memory" in str(error)  # torch's words
         if not isinstance(error, MemoryError) and not scarce:

@@ -26,7 +26,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add("--max-symbols", type=_COUNT, default=MAX_SYMBOLS, metavar="N", help=help_)
     help_ = "hypotheses written of each utterance, at most the beam (%(default)s); in the formats text and jsonl"
     add("--nbest", type=_COUNT, default=1, metavar="N", help=help_)
-    help_ = 'phrases that the beam search prefers, one a line; "a phrase :2.5" gives it a score of its own'
+    help_ = 'phrases that the search prefers, one a line; "a phrase :2.5" gives it a score of its own'
     add("--phrases", type=Path, metavar="FILE", help=help_)
     score = number_parser(float, Within(0, 1000, above=True))
     help_ = "what each occurrence adds to a transcript's log-probability (4)"
@@ -39,8 +39,6 @@ def check_search(arguments: argparse.Namespace) -> None:
         raise InputError(f"--nbest is {arguments.nbest}; it must be at most --beam, {arguments.beam}")
     if arguments.nbest > 1 and arguments.format in ("ctm", "srt"):
         raise InputError(f"--nbest is {arguments.nbest}; the format {arguments.format} holds one hypothesis")
-    if arguments.phrases and arguments.beam == 1:
-        raise InputError("--phrases needs a beam search; take a --beam of 4, say")
     if arguments.phrase_score is not None and not arguments.phrases:
         raise InputError("--phrase-score needs --phrases")
 

@@ -1,4 +1,4 @@
-"""Contextual biasing: phrases that a beam search is to prefer."""
+"""What a search prefers besides the model: phrases, and in ngram.py a language model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,56 @@ from prnn.transducer.checks import kind, require_at_least
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import Predictor, State
 
-_LARGEST = 2**26  # entries of a table
+LARGEST_TABLE = 2**26  # entries
 
 
-class PhraseBias:
+class SymbolBias:
+    """What a search adds to the symbols' log-probabilities: a deterministic automaton that reads the transcript, from
+    node 0 on.
+
+    Args:
+        vocab_size: number of symbols V, blank included.
+        blank: index of the blank, which changes no node and is given nothing.
+        tables: the next node (S, V), int64, what each symbol is given (S, V), float64, and what the end of an utterance
+            is given (S,).
+    """
+
+    def __init__(self, vocab_size: int, blank: int, tables: tuple[Tensor, Tensor, Tensor]) -> None:
+        self.vocab_size = vocab_size
+        self.blank = blank
+        self._built = tables
+        self._tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+        self._library_tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """The automaton on a device, where it stays."""
+        if device not in self._tables:
+            after, gain, final = self._built
+            self._tables[device] = after.to(device), gain.to(device), final.to(device)
+        return self._tables[device]
+
+    def library_tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The next node (S, V), int32, and what a symbol is given (S, V), as include/prnn_decode.h wants them."""
+        key = (device, dtype)
+        if key not in self._library_tables:
+            after, gain, _ = self._built
+            self._library_tables[key] = after.to(device, torch.int32), gain.to(device, dtype)
+        return self._library_tables[key]
+
+    def gains(self, node: Tensor) -> Tensor:
+        """What each symbol is given at nodes (...), (..., V)."""
+        return self.tables(node.device)[1][node]
+
+    def settled(self, scores: Tensor, node: Tensor) -> Tensor:
+        """Scores of hypotheses that have ended."""
+        return scores + self.tables(node.device)[2][node]
+
+    def carried(self, node: Tensor) -> Tensor:
+        """What an utterance begins with that follows another one which has ended at nodes (...)."""
+        return torch.zeros_like(node, dtype=torch.float64)
+
+
+class PhraseBias(SymbolBias):
     """Phrases, each with a score in nats that every occurrence in a transcript adds to its log-probability.
 
     While a phrase is being spelled, a hypothesis has the share of the score that it has spelled of the phrase, of the
@@ -56,83 +102,59 @@ class PhraseBias:
                         f"its symbols must be ints of 0 to {vocab_size - 1}, and not the blank, {blank}"
                     )
         entries = (1 + sum(map(len, phrases))) * vocab_size
-        if entries > _LARGEST:
-            raise ValueError(f"phrases makes a table of up to {entries} entries; it must be at most {_LARGEST}")
-        self.vocab_size = vocab_size
-        self.blank = blank
-        self._built = self._build(phrases, values)
-        self._tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
-        self._library_tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        if entries > LARGEST_TABLE:
+            raise ValueError(f"phrases makes a table of up to {entries} entries; it must be at most {LARGEST_TABLE}")
+        super().__init__(vocab_size, blank, _phrase_tables(phrases, values, vocab_size, blank))
 
-    def _build(self, phrases: Sequence[Sequence[int]], scores: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
-        """The next node (S, V), what a symbol adds (S, V), and the share of the phrase begun (S,)."""
-        children: list[dict[int, int]] = [{}]
-        share, ended = [0.0], [0.0]
-        for phrase, score in zip(phrases, scores, strict=True):
-            node = 0
-            for depth, symbol in enumerate(phrase, start=1):
-                if symbol not in children[node]:
-                    children[node][symbol] = len(children)
-                    children.append({})
-                    share.append(0.0)
-                    ended.append(0.0)
-                node = children[node][symbol]
-                if depth < len(phrase):
-                    share[node] = max(share[node], score * depth / len(phrase))
-            ended[node] += score
+    def carried(self, node: Tensor) -> Tensor:
+        """The share of the phrase begun, which `settled` takes back."""
+        return -self.tables(node.device)[2][node]
 
-        # Breadth first: the longest proper suffix of a node that is a node too comes before it.
-        after = torch.zeros(len(children), self.vocab_size, dtype=torch.int64, device="cpu")
-        suffix, order = [0] * len(children), [0]
-        for node in order:
-            if node:
-                after[node] = after[suffix[node]]
-                ended[node] += ended[suffix[node]]
-                share[node] = max(share[node], share[suffix[node]])
-            for symbol, child in children[node].items():
-                suffix[child] = int(after[suffix[node], symbol]) if node else 0
-                after[node, symbol] = child
-                order.append(child)
-        shares, ends = torch.tensor([share, ended], dtype=torch.float64, device="cpu")
-        gain = ends[after] + shares[after] - shares[:, None]
-        after[:, self.blank] = torch.arange(len(children), device="cpu")
-        gain[:, self.blank] = 0.0
-        return after, gain, shares
 
-    def tables(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """The automaton on a device, where it stays."""
-        if device not in self._tables:
-            after, gain, shares = self._built
-            self._tables[device] = after.to(device), gain.to(device), shares.to(device)
-        return self._tables[device]
+def _phrase_tables(
+    phrases: Sequence[Sequence[int]], scores: Sequence[float], vocab_size: int, blank: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The automaton of phrases; its end takes back the share of a phrase that was begun."""
+    children: list[dict[int, int]] = [{}]
+    share, ended = [0.0], [0.0]
+    for phrase, score in zip(phrases, scores, strict=True):
+        node = 0
+        for depth, symbol in enumerate(phrase, start=1):
+            if symbol not in children[node]:
+                children[node][symbol] = len(children)
+                children.append({})
+                share.append(0.0)
+                ended.append(0.0)
+            node = children[node][symbol]
+            if depth < len(phrase):
+                share[node] = max(share[node], score * depth / len(phrase))
+        ended[node] += score
 
-    def library_tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The next node (S, V), int32, and what a symbol adds (S, V), as include/prnn_decode.h wants them."""
-        key = (device, dtype)
-        if key not in self._library_tables:
-            after, gain, _ = self._built
-            self._library_tables[key] = after.to(device, torch.int32), gain.to(device, dtype)
-        return self._library_tables[key]
-
-    def gains(self, node: Tensor) -> Tensor:
-        """What each symbol adds at nodes (...), (..., V)."""
-        return self.tables(node.device)[1][node]
-
-    def share(self, node: Tensor) -> Tensor:
-        """What nodes have of the score of the phrase begun."""
-        return self.tables(node.device)[2][node]
-
-    def settled(self, scores: Tensor, node: Tensor) -> Tensor:
-        """Scores of hypotheses that have ended, without the shares of phrases that were begun."""
-        return scores - self.share(node)
+    # Breadth first: the longest proper suffix of a node that is a node too comes before it.
+    after = torch.zeros(len(children), vocab_size, dtype=torch.int64, device="cpu")
+    suffix, order = [0] * len(children), [0]
+    for node in order:
+        if node:
+            after[node] = after[suffix[node]]
+            ended[node] += ended[suffix[node]]
+            share[node] = max(share[node], share[suffix[node]])
+        for symbol, child in children[node].items():
+            suffix[child] = int(after[suffix[node], symbol]) if node else 0
+            after[node, symbol] = child
+            order.append(child)
+    shares, ends = torch.tensor([share, ended], dtype=torch.float64, device="cpu")
+    gain = ends[after] + shares[after] - shares[:, None]
+    after[:, blank] = torch.arange(len(children), device="cpu")
+    gain[:, blank] = 0.0
+    return after, gain, -shares
 
 
 def check_bias(bias: object, vocab_size: int, blank: int) -> None:
-    """Raise TypeError unless `bias` is a PhraseBias or None, ValueError unless it is of such a model."""
+    """Raise TypeError unless `bias` is a SymbolBias or None, ValueError unless it is of such a model."""
     if bias is None:
         return
-    if not isinstance(bias, PhraseBias):
-        raise TypeError(f"bias is {kind(bias)}; it must be a PhraseBias")
+    if not isinstance(bias, SymbolBias):
+        raise TypeError(f"bias is {kind(bias)}; it must be a PhraseBias or an NgramBias")
     for name, value, own in (("vocab_size", bias.vocab_size, vocab_size), ("blank", bias.blank, blank)):
         if value != own:
             raise ValueError(f"bias has a {name} of {value}; the model's is {own}")
@@ -141,7 +163,7 @@ def check_bias(bias: object, vocab_size: int, blank: int) -> None:
 class BiasedPredictor:
     """A predictor whose state and output end with the automaton's node."""
 
-    def __init__(self, predictor: Predictor, bias: PhraseBias) -> None:
+    def __init__(self, predictor: Predictor, bias: SymbolBias) -> None:
         self.predictor = predictor
         self.bias = bias
         self.output_dim = predictor.output_dim + 1
@@ -162,9 +184,9 @@ class BiasedPredictor:
 
 
 class BiasedJoiner:
-    """A joiner that adds what the phrases give to the symbols' log-probabilities."""
+    """A joiner that adds what the automaton gives to the symbols' log-probabilities."""
 
-    def __init__(self, joiner: Joiner, bias: PhraseBias) -> None:
+    def __init__(self, joiner: Joiner, bias: SymbolBias) -> None:
         self.joiner = joiner
         self.bias = bias
         self.output = joiner.output

@@ -38,7 +38,7 @@ def greedy_search(
     if known is not None:
         own = None
         if state is not None:
-            own = known.library_state(state.predictor, state.ahead)
+            own = known.library_state(state.predictor, state.ahead, state.score)
         elif returns_state:
             own = known.new_state(len(lengths))
         found = known.search(encoder_out, lengths, max_symbols, own)
@@ -66,4 +66,5 @@ def _with_a_frame(encoder_out: Tensor) -> Tensor:
 def _begin(decoder: Decoder, batch: int, device: torch.device) -> GreedyState:
     start = torch.full((batch,), decoder.blank, dtype=torch.int64, device=device)
     out, predictor = decoder.predictor.step(start, decoder.predictor.initial_state(batch))
-    return GreedyState(predictor, decoder.joiner.project_predictor(out), torch.zeros_like(start))
+    nothing = torch.zeros_like(start)
+    return GreedyState(predictor, decoder.joiner.project_predictor(out), nothing, nothing.double())

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from prnn._ops.transducer_search import Found
-from prnn.transducer.biasing import BiasedJoiner, BiasedPredictor, PhraseBias
+from prnn.transducer.biasing import BiasedJoiner, BiasedPredictor, SymbolBias
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import Predictor
 
@@ -65,18 +65,18 @@ class Hypotheses(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """The parts of a model that a search uses. durations: of a token-and-duration transducer, else empty. bias: the
-    phrases of a `BiasedPredictor` and a `BiasedJoiner`."""
+    """The parts of a model that a search uses. durations: of a token-and-duration transducer, else empty. bias: that
+    of a `BiasedPredictor` and a `BiasedJoiner`."""
 
     predictor: Predictor
     joiner: Joiner | BiasedJoiner
     blank: int
     durations: tuple[int, ...] = ()
-    bias: PhraseBias | None = None
+    bias: SymbolBias | None = None
 
     @classmethod
     def of(
-        cls, predictor: Predictor, joiner: Joiner, blank: int, durations: tuple[int, ...], bias: PhraseBias | None
+        cls, predictor: Predictor, joiner: Joiner, blank: int, durations: tuple[int, ...], bias: SymbolBias | None
     ) -> Decoder:
         """Of a model's own predictor and joiner."""
         if bias is None:
@@ -196,7 +196,7 @@ def extend(
 
 def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypotheses:
     """N x 1 hypotheses with the symbols that greedy search has found in frames of which the first is number (N,)
-    `first_frames`; the predictor's states stay as they were."""
+    `first_frames`; the predictor's states and the scores stay as they were."""
     counts = found.counts.long()[:, None]
     most = int(counts.max())
     hypotheses = reserve(hypotheses, most + 1)
@@ -212,7 +212,6 @@ def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypoth
         timestamps=extended(hypotheses.timestamps, found.frames + first_frames[:, None]),
         log_probs=extended(hypotheses.log_probs, found.confidences),
         lengths=hypotheses.lengths + counts,
-        scores=hypotheses.scores + found.scores[:, None],
     )
 
 
@@ -254,7 +253,7 @@ def distinct(hypotheses: Hypotheses) -> Hypotheses:
 
 
 def settled(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:
-    """Those of utterances that have ended, without what phrases gave that were begun and not completed."""
+    """Those of utterances that have ended: without what phrases gave that were begun and not completed."""
     if decoder.bias is None:
         return hypotheses
     return hypotheses._replace(scores=decoder.bias.settled(hypotheses.scores, hypotheses.predictor[-1]))

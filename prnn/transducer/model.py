@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prnn._options_text import options_text
 from prnn.losses import ctc_loss
-from prnn.transducer.biasing import PhraseBias, check_bias
+from prnn.transducer.biasing import SymbolBias, check_bias
 from prnn.transducer.checks import (
     check_features,
     check_targets,
@@ -238,7 +238,11 @@ class Transducer(nn.Module):
         return LossParts(total, transducer, simple, ctc)
 
     def greedy_search(
-        self, features: Tensor, feature_lengths: Tensor | None = None, max_symbols: int = MAX_SYMBOLS
+        self,
+        features: Tensor,
+        feature_lengths: Tensor | None = None,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: SymbolBias | None = None,
     ) -> list[Hypothesis]:
         """Recognise whole utterances, taking the most probable symbol at every step, and of a tdt model the most
         probable duration.
@@ -247,17 +251,22 @@ class Transducer(nn.Module):
             features: (N, T, F), float.
             feature_lengths: (N,), integer, 0 to T; None means all T.
             max_symbols: most symbols in one encoder frame. The last of them ends the frame, without a blank.
+            bias: phrases to prefer, or a language model.
 
         Returns:
-            N hypotheses; score is the log-probability of the path taken, blanks included.
+            N hypotheses; score is the log-probability of the path taken, blanks included, and what the bias gave.
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
         require_at_least("max_symbols", max_symbols, 1)
+        self._check_bias(bias)
         with torch.no_grad():
             model, encoder_out, lengths = self._encode(features, feature_lengths)
-            found, _ = greedy_search(model._decoder(None), encoder_out, lengths, max_symbols)
+            decoder = model._decoder(bias)
+            found, state = greedy_search(decoder, encoder_out, lengths, max_symbols, returns_state=bias is not None)
+            if bias is not None and state is not None:
+                found = found._replace(scores=bias.settled(found.scores, state.predictor[-1]))
             return found_hypotheses(found)
 
     def beam_search(
@@ -269,7 +278,7 @@ class Transducer(nn.Module):
         nbest: int = 1,
         max_symbols: int = MAX_SYMBOLS,
         length_norm: bool = False,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
     ) -> list[list[Hypothesis]]:
         """Recognise whole utterances, keeping the `beam` most probable hypotheses; paths that spell the same are added.
 
@@ -283,11 +292,11 @@ class Transducer(nn.Module):
             nbest: hypotheses returned per utterance, at most `beam`.
             max_symbols: most symbols in one encoder frame, "standard" only.
             length_norm: order the hypotheses by score / (symbols + 1) instead of by score.
-            bias: phrases to prefer.
+            bias: phrases to prefer, or a language model.
 
         Returns:
-            N lists, best hypothesis first; score is the log of the sum of the probabilities of the paths found, and the
-            scores of the phrases in it.
+            N lists, best hypothesis first; score is the log of the sum of the probabilities of the paths found, and
+            what the bias gave it.
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
@@ -308,7 +317,7 @@ class Transducer(nn.Module):
         search: str = "greedy",
         beam: int = 4,
         max_symbols: int = MAX_SYMBOLS,
-        bias: PhraseBias | None = None,
+        bias: SymbolBias | None = None,
     ) -> StreamState:
         """The state of `batch` streams before their first frame.
 
@@ -317,7 +326,7 @@ class Transducer(nn.Module):
             search: "greedy", "modified" or "standard".
             beam: hypotheses kept per stream, unless greedy.
             max_symbols: most symbols in one encoder frame, unless modified.
-            bias: phrases to prefer, unless greedy.
+            bias: phrases to prefer, or a language model.
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
@@ -326,8 +335,6 @@ class Transducer(nn.Module):
         self._check_device("the model", self.joiner.output.weight)
         options = SearchOptions.checked(search, beam, max_symbols)
         self._check_bias(bias)
-        if bias is not None and options.method == "greedy":
-            raise ValueError("bias is given, but search is 'greedy'; it must be 'modified' or 'standard'")
         model = in_eval_mode(self)
         with torch.no_grad():
             return stream_begin(model._decoder(bias), options, model.encoder.initial_state(batch), batch)
@@ -383,10 +390,10 @@ class Transducer(nn.Module):
         encoder_out, out_lengths = model.encoder(features, lengths.to(features.device))
         return model, encoder_out, out_lengths
 
-    def _decoder(self, bias: PhraseBias | None) -> Decoder:
+    def _decoder(self, bias: SymbolBias | None) -> Decoder:
         return Decoder.of(self.predictor, self.joiner, self.blank, self.durations, bias)
 
-    def _check_bias(self, bias: PhraseBias | None) -> None:
+    def _check_bias(self, bias: SymbolBias | None) -> None:
         check_bias(bias, self.joiner.vocab_size, self.blank)
 
     def _check_state(self, state: StreamState) -> None:

@@ -29,7 +29,7 @@ _DEVICES = ("cpu",)  # where the library's search is taken
 _LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
-LibraryState = tuple[Tensor | None, ...]  # slots, ahead, h, c, context and node of prnnTransducerState_t
+LibraryState = tuple[Tensor | None, ...]  # the members of prnnTransducerState_t in their order
 
 
 class GreedyState(NamedTuple):
@@ -39,11 +39,13 @@ class GreedyState(NamedTuple):
         predictor: the predictor's states after the symbols so far, each (N, ...).
         projection: (N, J), its projected output.
         ahead: (N,) int64, how many of the frames that come next the last duration passes over.
+        score: (N,) float64, log-probability of the path taken so far.
     """
 
     predictor: State
     projection: Tensor
     ahead: Tensor
+    score: Tensor
 
 
 class _Kept(NamedTuple):
@@ -88,10 +90,11 @@ class Resident:
     def new_state(self, batch: int) -> LibraryState:
         """The library's state of streams that have not begun."""
         start = self.decoder.predictor.initial_state(batch)
-        return self.library_state(start, start[0].new_full((batch,), -1, dtype=torch.int32))
+        score = start[0].new_zeros(batch, dtype=torch.float64)
+        return self.library_state(start, start[0].new_full((batch,), -1, dtype=torch.int32), score)
 
-    def library_state(self, predictor: State, ahead: Tensor) -> LibraryState:
-        """slots, ahead, h, c, context and node, copies, of a predictor's state."""
+    def library_state(self, predictor: State, ahead: Tensor, score: Tensor) -> LibraryState:
+        """The library's state, a copy, of what `GreedyState` has."""
         dtype = self.prepared.dtype
         own = predictor if self.decoder.bias is None else predictor[:-1]
         node = None if self.decoder.bias is None else predictor[-1].to(torch.int32, copy=True)
@@ -102,16 +105,17 @@ class Resident:
                 c = own[1].to(compute_type(dtype), copy=True, memory_format=torch.contiguous_format)
         else:
             context = own[0].to(torch.int32, copy=True, memory_format=torch.contiguous_format)
-        return None, ahead.to(torch.int32, copy=True), h, c, context, node
+        return None, ahead.to(torch.int32, copy=True), h, c, context, node, score.clone()
 
     def state_after(self, state: LibraryState) -> GreedyState:
         """What the library has written."""
         like = self.decoder.predictor.initial_state(1)
-        arrays = [array for array in state[2:] if array is not None]
-        predictor = tuple(array.to(own.dtype) for array, own in zip(arrays, like, strict=True))
-        ahead = state[1]
+        _, ahead, *arrays, score = state
+        arrays = [array for array in arrays if array is not None]
+        predictor = tuple(array.to(own.dtype) for array, own in zip(arrays, like, strict=True))  # type: ignore[union-attr]
         assert ahead is not None
-        return GreedyState(predictor, self._projection(predictor), ahead.long())
+        assert score is not None
+        return GreedyState(predictor, self._projection(predictor), ahead.long(), score)
 
     def _projection(self, predictor: State) -> Tensor:
         base = self.decoder.parts()[0]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prnn.transducer.biasing import PhraseBias, check_bias
+from prnn.transducer.biasing import SymbolBias, check_bias
 from prnn.transducer.checks import (
     check_lengths,
     kind,
@@ -30,7 +30,7 @@ class TransducerSearchState:
     """What N streams carry from one `transducer_search` to the next. No search changes it.
 
     Attributes:
-        search: the predictor's state, and how many of the next frames the last duration passes over.
+        search: the predictor's state, how many of the next frames the last duration passes over, and the score.
         frames: (N,) int64, frames searched so far.
     """
 
@@ -58,8 +58,8 @@ class TransducerSearchResult:
         log_probs: as symbols, float, natural log-probability of each in its frame among all symbols and the blank,
             without the bias.
         confidences: the same among all symbols but the blank.
-        scores: (N,) float64, log-probability of the path taken in this call, blanks and durations included, and what
-            the bias gave.
+        scores: (N,) float64, log-probability of the path taken since the stream began, blanks and durations included,
+            and what the bias gave.
         state: after these frames.
     """
 
@@ -86,7 +86,7 @@ def transducer_search(
     blank: int = 0,
     durations: tuple[int, ...] = (),
     max_symbols: int = MAX_SYMBOLS,
-    bias: PhraseBias | None = None,
+    bias: SymbolBias | None = None,
     state: TransducerSearchState | None = None,
 ) -> TransducerSearchResult:
     """Greedy search of a transducer, or of a token-and-duration transducer, over the frames of any encoder.
@@ -105,7 +105,7 @@ def transducer_search(
         blank: index of the blank.
         durations: frames that each duration of the joiner stands for; empty for an RNN-T.
         max_symbols: most symbols in one encoder frame.
-        bias: phrases to prefer; a `Joiner` only.
+        bias: phrases to prefer, or a language model; a `Joiner` only. What it gives at the end is not in the scores.
         state: of an earlier call's result, for streams; None: the utterances begin.
 
     Raises:

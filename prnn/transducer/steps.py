@@ -59,7 +59,7 @@ class Steps:
         self.frame = self.state.ahead
         self.in_frame = torch.zeros_like(lengths)
         self.counts = torch.zeros_like(lengths)
-        self.scores = torch.zeros(batch, dtype=torch.float64, device=device)
+        self.scores = self.state.score
         # The last column takes what is written of utterances that have found nothing.
         room = (batch, count * max_symbols + 1)
         self.symbols, self.frames, self.durations = (

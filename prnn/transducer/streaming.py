@@ -11,7 +11,7 @@ from torch import Tensor
 
 from prnn._search import MAX_SYMBOLS as MAX_SYMBOLS
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
-from prnn.transducer.biasing import PhraseBias
+from prnn.transducer.biasing import SymbolBias
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import (
@@ -64,12 +64,15 @@ def advance(
     """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`."""
     if options.method == "greedy":
         state = GreedyState(
-            *map_tensors(lambda x: x[:, 0], (hypotheses.predictor, hypotheses.projection, hypotheses.ahead))
+            *map_tensors(
+                lambda x: x[:, 0], (hypotheses.predictor, hypotheses.projection, hypotheses.ahead, hypotheses.scores)
+            )
         )
         found, after = greedy_search(decoder, encoder_out, lengths, options.max_symbols, state, True)
         assert after is not None
         hypotheses = append(hypotheses, found, frames)
-        return hypotheses._replace(**map_tensors(lambda x: x[:, None], after)._asdict())
+        predictor, projection, ahead, scores = map_tensors(lambda x: x[:, None], after)
+        return hypotheses._replace(predictor=predictor, projection=projection, ahead=ahead, scores=scores)
     arguments = decoder, decoder.joiner.project_encoder(encoder_out), lengths, frames, hypotheses
     step = modified_frame if options.method == "modified" else standard_frame
     return beam_frames(*arguments, durations_frame if decoder.durations else step, options.max_symbols)
@@ -93,7 +96,7 @@ class StreamState:
         frames: (N,) int64, encoder frames searched so far.
         returned: (N,) int64, symbols returned so far.
         finished: whether the streams have ended.
-        bias: the phrases that the search prefers.
+        bias: what the search prefers.
     """
 
     options: SearchOptions
@@ -102,7 +105,7 @@ class StreamState:
     frames: Tensor
     returned: Tensor
     finished: bool = False
-    bias: PhraseBias | None = None
+    bias: SymbolBias | None = None
 
     def to(self, device: torch.device | str) -> StreamState:
         """The state on another device."""
@@ -148,7 +151,7 @@ class StreamState:
             other hypotheses are dropped.
         """
         best = pick(self.hypotheses, most_probable(self.hypotheses).expand_as(self.hypotheses.scores))
-        start = torch.zeros_like(best.scores) if self.bias is None else self.bias.share(best.predictor[-1])
+        start = torch.zeros_like(best.scores) if self.bias is None else self.bias.carried(best.predictor[-1])
         others = torch.arange(best.scores.shape[1], device=start.device) > 0
         hypotheses = without_first(best, best.lengths[:, 0])._replace(scores=start.masked_fill(others, -torch.inf))
         nothing = torch.zeros_like(self.returned)
@@ -164,7 +167,7 @@ def stream_begin(decoder: Decoder, options: SearchOptions, encoder: EncoderState
     hypotheses = begin(decoder, batch, options.beam)
     if options.method == "greedy":
         state = map_tensors(lambda x: x[:, None], greedy_begin(decoder, batch))
-        hypotheses = hypotheses._replace(**state._asdict())
+        hypotheses = hypotheses._replace(predictor=state.predictor, projection=state.projection)
     nothing = torch.zeros_like(hypotheses.lengths[:, 0])
     return StreamState(options, encoder, hypotheses, nothing, nothing, bias=decoder.bias)
 

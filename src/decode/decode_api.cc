@@ -192,6 +192,7 @@ void check_state(prnnHandle_t handle, const TransducerModel& m, const prnnTransd
                                 {state->ahead, "state->ahead"},
                                 {state->context, "state->context"},
                                 {state->node, "state->node"}});
+  require_aligned(sizeof(double), {{state->score, "state->score"}});
   if (handle->is_cpu()) check_slots(m, o, *state, bias);
 }
 

@@ -13,6 +13,7 @@ from layer_norm_lstm_c_case import CCase
 from torch import Tensor
 
 from fuzz.c_calls import Client
+from fuzz.c_decode import Search
 from fuzz.c_layer_norm import Layer
 from fuzz.c_layers import CALLS, WRITTEN, Layers
 from fuzz.c_losses import Losses
@@ -77,6 +78,12 @@ def starve_layer_norm(client: Layer) -> None:
         starve(client, CCase.function(name), client.arguments(name), client.outputs())
 
 
+def starve_search(client: Search) -> None:
+    arguments, outputs = client.chunk(client.frames, [client.count] * client.batch)
+    poison(client.workspace)
+    starve(client, "TransducerSearch", arguments, outputs)
+
+
 def run(case: Case) -> None:
     if failing_new() is None:
         case.counts["without tests/c/failing_new.cc"] += 1
@@ -84,10 +91,12 @@ def run(case: Case) -> None:
     torch.manual_seed(case.random.getrandbits(32))
     torch.set_num_threads(case.random.choice((1, 2)))
     with Memory(case.random) as memory:
-        what = case.random.randrange(5)
+        what = case.random.randrange(6)
         if what < 2:
             starve_layers(Layers(case, memory))
         elif what < 4:
             starve_losses(Losses(case, memory))
+        elif what < 5:
+            starve_search(Search(case, memory))
         else:
             starve_layer_norm(Layer(case, memory))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fuzz.case import Case, Finding
 from fuzz.explore import explore
-from prnn.transducer import Hypothesis, Transducer
+from prnn.transducer import Hypothesis, PhraseBias, Transducer
 
 FEATURES = 4  # of tiny_model
 
@@ -31,6 +31,7 @@ class Config:
     chunks: tuple[int, ...]
     slowly: bool
     training: bool
+    phrases: int  # 0: none
 
 
 @st.composite
@@ -67,18 +68,32 @@ def configs(draw: st.DrawFn) -> Config:
         chunks=tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any))),
         slowly=draw(st.booleans()),
         training=draw(st.booleans()),
+        phrases=draw(st.sampled_from((0, 0, 1, 3))),
     )
 
 
+def bias(config: Config) -> PhraseBias | None:
+    """Random phrases of the model's symbols."""
+    if not config.phrases:
+        return None
+    size, blank = config.model["vocab_size"], config.model["blank"]
+    generator = torch.Generator().manual_seed(config.seed)
+    symbols = [symbol for symbol in range(size) if symbol != blank]
+    places = torch.randint(0, len(symbols), (config.phrases, 3), generator=generator).tolist()
+    return PhraseBias([[symbols[place] for place in row] for row in places], 2.0, size, blank)
+
+
 def whole(config: Config, model: Transducer, features: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-    limit = {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
+    limit: dict[str, Any] = {"bias": bias(config)}
+    limit |= {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
     if config.method == "greedy":
         return [[best] for best in model.greedy_search(features, lengths, **limit)]
     return model.beam_search(features, lengths, beam=config.beam, mode=config.method, nbest=config.beam, **limit)
 
 
 def chunked(config: Config, model: Transducer, features: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-    limit = {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
+    limit: dict[str, Any] = {"bias": bias(config)}
+    limit |= {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
     state = model.stream_init(len(lengths), config.method, config.beam, **limit)
     tokens: list[list[int]] = [[] for _ in lengths]
     start = step = 0
@@ -124,7 +139,7 @@ def check(config: Config) -> None:
     for row, length in enumerate(config.lengths):
         (alone,) = whole(config, model, features[row : row + 1, :length], None)
         require_same(f"utterance {row} alone", alone, batch[row])
-    if not config.slowly or config.model.get("loss") == "tdt" or config.max_symbols is None:
+    if not config.slowly or config.phrases or config.model.get("loss") == "tdt" or config.max_symbols is None:
         return
     model.eval()
     for row, length in enumerate(config.lengths):

@@ -8,6 +8,9 @@
 #include "instructions.h"
 #include "rnnt/cuda/duration_recursion.cu"
 #include "rnnt/cuda/joint_frames.cu"
+// What is run of the forms; all of them take the compiler long.
+#undef PRNN_FOR_ALL_FORMS
+#define PRNN_FOR_ALL_FORMS(INSTANTIATE) INSTANTIATE(DoubleForm) INSTANTIATE(Tf32Form)
 #include "rnnt/cuda/joint_logits.cu"
 #include "rnnt/cuda/lattice.cu"
 

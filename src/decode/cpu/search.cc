@@ -140,6 +140,7 @@ class Thread {
     }
     lane.frame = pool->ahead[from];
     if (args_.inputs.bias != nullptr) lane.node = pool->node[from];
+    if (pool->score != nullptr) lane.score = pool->score[from];
     if (own.h != nullptr) std::copy_n(static_cast<const T*>(pool->h) + from * size, size, own.h);
     if (own.c != nullptr) std::copy_n(static_cast<const T*>(pool->c) + from * size, size, own.c);
     if (own.context != nullptr) std::copy_n(pool->context + from * m_.context, m_.context, own.context);
@@ -154,6 +155,7 @@ class Thread {
       const int64_t size = m_.layers * m_.hiddenSize, to = slot(lane);
       pool->ahead[to] = static_cast<int>(lane.frame - length(lane));
       if (args_.inputs.bias != nullptr) pool->node[to] = lane.node;
+      if (pool->score != nullptr) pool->score[to] = lane.score;
       if (own.h != nullptr) std::copy_n(own.h, size, static_cast<T*>(pool->h) + to * size);
       if (own.c != nullptr) std::copy_n(own.c, size, static_cast<T*>(pool->c) + to * size);
       if (own.context != nullptr) std::copy_n(own.context, m_.context, pool->context + to * m_.context);

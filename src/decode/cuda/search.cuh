@@ -222,7 +222,7 @@ struct Search {
       taken.step = has_begun ? (taken.closes ? Step::kNone : Step::kResume) : Step::kBegin;
       taken.has_changed = !has_begun;
       taken.in_frame = taken.count = taken.node = 0;
-      taken.score = 0;
+      taken.score = has_begun && p.state.score != nullptr ? p.state.score[taken.stream] : 0;
       taken.symbol = static_cast<int>(p.model.blank);
       if (has_begun && p.bias.nodes > 0) taken.node = p.state.node[taken.stream];
       if (!is_recurrent()) {
@@ -256,6 +256,7 @@ struct Search {
     if (p.outputs.scores != nullptr) p.outputs.scores[slot.utterance] = slot.score;
     if (!p.has_state) return;
     p.state.ahead[slot.stream] = max(0, slot.frame - slot.length);
+    if (p.state.score != nullptr) p.state.score[slot.stream] = slot.score;
     if (p.bias.nodes > 0) p.state.node[slot.stream] = slot.node;
     if (!is_recurrent()) {
       for (int i = 0; i < p.model.context; ++i) p.state.context[slot.stream * p.model.context + i] = slot.context[i];
