@@ -26,11 +26,13 @@ def declare_options(arguments: dict[str, str]) -> Variables:
             "80,90a",
             [*ARCHITECTURES, "native"],
         ),
+        ("pythons", "Pythons to build the extension for, with commas; empty: the one that runs SCons", ""),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
         PathVariable("prefix", "where `scons install` puts things", "/usr/local", _folder),
         PathVariable("libdir", "folder of libraries, in the prefix or anywhere", "lib", _folder),
         PathVariable("destdir", "what the paths of `scons install` begin with", "", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),
+        PathVariable("glibc_stubs", "folder of an older glibc's, to link with", "", PathVariable.PathAccept),
         EnumVariable("verbose", "print whole commands, not a line a file", "off", ["on", "off"]),
         PathVariable("cache", "folder of objects shared between checkouts; empty: none", "", PathVariable.PathAccept),
     )

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tomllib
 import zipfile
 
 import packaging.version
 import pyproject_metadata
 from prnn_version import read_version
+from python_builds import python_build
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SDIST_PARTS = ["LICENSE", "README.md", "CHANGELOG.md", "SConstruct", "pyproject.toml", "mkdocs.yml"]
@@ -38,15 +38,18 @@ SDIST_PARTS += [
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     _run_scons(config_settings)
-    extension = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
-    names = [name for name in _files("prnn") if name.suffix in (".py", ".pyi", ".typed") or name.name == extension]
+    pythons = _pythons(config_settings)
+    extensions = [f"_C{python.suffix}" for python in pythons]
+    names = [name for name in _files("prnn") if name.suffix in (".py", ".pyi", ".typed") or name.name in extensions]
     names += sorted(ROOT.glob("prnn/lib/*.so*"))
-    return _write_wheel(wheel_directory, {str(name.relative_to(ROOT)): name.read_bytes() for name in names})
+    contents = {str(name.relative_to(ROOT)): name.read_bytes() for name in names}
+    return _write_wheel(wheel_directory, contents, pythons)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     _run_scons(config_settings)
-    return _write_wheel(wheel_directory, {"__editable__.prnn.pth": f"{ROOT}\n".encode()})
+    contents = {"__editable__.prnn.pth": f"{ROOT}\n".encode()}
+    return _write_wheel(wheel_directory, contents, _pythons(config_settings))
 
 
 def build_sdist(sdist_directory, config_settings=None):
@@ -65,7 +68,7 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    files = _dist_info()
+    files = _dist_info(_pythons(config_settings))
     for name, content in files.items():
         path = pathlib.Path(metadata_directory, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +94,10 @@ def _files(part):
 
 
 def _metadata():
+    if sys.version_info < (3, 11):  # noqa: UP036  # which pip does not look at before it asks for the metadata
+        raise SystemExit(f"prnn requires Python >= 3.11; this is {sys.version.split()[0]}")
+    import tomllib
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     metadata = pyproject_metadata.StandardMetadata.from_pyproject(project, ROOT)
     metadata.version = packaging.version.Version(read_version())
@@ -98,18 +105,24 @@ def _metadata():
     return metadata
 
 
-def _wheel_tag():
-    # SOABI reads cpython-311-x86_64-linux-gnu, or cpython-313t-... without the global interpreter lock.
-    abi = "cp" + sysconfig.get_config_var("SOABI").split("-")[1]
+def _pythons(config_settings):
+    """Those that the extension is built for."""
+    named = (config_settings or {}).get("pythons", "").split(",")
+    return [python_build(python) for python in named if python] or [python_build(sys.executable)]
+
+
+def _wheel_tags(pythons):
+    """One of a Python. Of several the ABI is "none", or pip would take any of their versions with any of their ABIs."""
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    return f"cp{sys.version_info.major}{sys.version_info.minor}-{abi}-{platform}"
+    return [f"{one.version}-{one.abi if len(pythons) == 1 else 'none'}-{platform}" for one in pythons]
 
 
-def _dist_info():
+def _dist_info(pythons):
     metadata = _metadata()
     top = f"prnn-{metadata.version}.dist-info"
     scripts = "".join(f"{name} = {target}\n" for name, target in metadata.scripts.items())
-    wheel = f"Wheel-Version: 1.0\nGenerator: prnn\nRoot-Is-Purelib: false\nTag: {_wheel_tag()}\n"
+    tags = "".join(f"Tag: {tag}\n" for tag in _wheel_tags(pythons))
+    wheel = f"Wheel-Version: 1.0\nGenerator: prnn\nRoot-Is-Purelib: false\n{tags}"
     return {
         f"{top}/METADATA": bytes(metadata.as_rfc822()),
         f"{top}/WHEEL": wheel.encode(),
@@ -118,15 +131,16 @@ def _dist_info():
     }
 
 
-def _write_wheel(directory, files):
-    files = {**files, **_dist_info()}
+def _write_wheel(directory, files, pythons):
+    files = {**files, **_dist_info(pythons)}
     record = ""
     for name, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         record += f"{name},sha256={digest},{len(content)}\n"
     top = f"prnn-{read_version()}"
     files[f"{top}.dist-info/RECORD"] = (record + f"{top}.dist-info/RECORD,,\n").encode()
-    wheel = f"{top}-{_wheel_tag()}.whl"
+    versions, rest = ".".join(one.version for one in pythons), _wheel_tags(pythons)[0].partition("-")[2]
+    wheel = f"{top}-{versions}-{rest}.whl"
     with zipfile.ZipFile(pathlib.Path(directory, wheel), "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name)  # dated 1980, so that equal contents make equal wheels

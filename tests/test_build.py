@@ -260,6 +260,21 @@ def test_cache_spares_a_second_checkout_the_compiler(tree: Tree, tmp_path: pathl
     assert tree.built("cuda=off", cache) == set()
 
 
+def test_a_build_for_an_older_glibc_has_the_cxx_library_inside(tree: Tree) -> None:
+    """Linked with stubs; here with none, which leaves this machine's glibc."""
+    shutil.copy(ROOT / "src/old_glibc.c", tree.root / "src")
+    text = '#include <stdexcept>\nint other(int i) { if (i) throw std::runtime_error("i"); return 2; }\n'
+    tree.write("src/core/other.cc", text)
+    for options, needed in (((), True), ((f"glibc_stubs={tree.root / 'stubs'}",), False)):
+        done = tree.scons("cuda=off", *options)
+        assert done.returncode == 0, done.stdout
+        library = tree.root / "prnn/lib/libprnn.so.7"
+        dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+        assert ("libstdc++" in dynamic) == needed
+        symbols = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
+        assert {line.split()[-1] for line in symbols.stdout.splitlines()} == {"prnnValue", "prnnCuda"}
+
+
 def test_instruction_set_follows_from_the_name(tree: Tree) -> None:
     tree.built("cuda=off")
     commands = json.loads((tree.root / "compile_commands.json").read_text())

@@ -474,3 +474,24 @@ def test_bench_has_a_program_of_each_kind(capsys: pytest.CaptureFixture[str], fa
     with pytest.raises(SystemExit, match="0"):
         main(["bench", "--device", device, family, "--help"])
     assert f"usage: prnn bench {family} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        ("rnn --threads 1 --steps 2 --seconds 0.01 --cells LSTM --hidden 8 --batch 1 --what inference", 1),
+        ("train --threads 1 --seconds 0.01 --batch 1 --hidden 8", 1),
+        ("loss --quick --repeats 1 --ctc-costs", None),
+    ],
+)
+def test_bench_writes_json(tmp_path: Path, arguments: str, rows: int | None) -> None:
+    command = [sys.executable, "-m", "prnn", "bench", "--device", "cpu", *arguments.split(), "--json"]
+    subprocess.run([*command, str(tmp_path / "rows.json")], check=True, stdout=subprocess.DEVNULL)
+    found = json.loads((tmp_path / "rows.json").read_text())
+    assert found["device"].startswith("CPU ")
+    assert found["command"].startswith(f"prnn bench {arguments.split()[0]} ")
+    assert len(found["rows"]) == rows if rows else found["rows"]
+    for row in found["rows"]:
+        times = [value for name, value in row.items() if isinstance(value, float)]
+        assert times
+        assert min(times) > 0

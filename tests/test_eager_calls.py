@@ -495,7 +495,9 @@ def test_lengths_the_same_bits(
             by_time[length:, n] = float("nan")
 
     def step(**given: Any) -> list[Tensor]:
-        leaves = [leaf for leaf in (x, *flat(() if states is None else states), *module.parameters()) if leaf.requires_grad]
+        leaves = [
+            leaf for leaf in (x, *flat(() if states is None else states), *module.parameters()) if leaf.requires_grad
+        ]
         results = flat(module(x, states, lengths=given["lengths"]))
         loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
         first, second = (torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2))

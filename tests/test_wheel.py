@@ -7,10 +7,15 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "site_scons"))
+import pep517  # noqa: E402
+import python_builds  # noqa: E402
+
 BUILD = ROOT / "site_scons/portable_wheel.py"
 SETTINGS = ["cuda=off", f"cache={ROOT / 'build/cache'}"]
 
@@ -47,6 +52,33 @@ def run(*command: object, cwd: pathlib.Path) -> str:
 def test_name_and_contents(wheel: pathlib.Path) -> None:
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert re.fullmatch(rf"prnn-[\d.]+-{version}-{version}-manylinux_2_\d+_\w+\.whl", wheel.name)
+
+
+def test_tags_of_one_python_and_of_several() -> None:
+    one = python_builds.python_build(sys.executable)
+    assert one.suffix == sysconfig.get_config_var("EXT_SUFFIX")
+    assert one.version == one.abi == f"cp{sys.version_info.major}{sys.version_info.minor}"
+    other = python_builds.PythonBuild(".cpython-399-x86_64-linux-gnu.so", "cp399", "cp399", [])
+    platform = sysconfig.get_platform().replace("-", "_")
+    assert pep517._wheel_tags([one]) == [f"{one.version}-{one.version}-{platform}"]
+    assert pep517._wheel_tags([one, other]) == [f"{one.version}-none-{platform}", f"cp399-none-{platform}"]
+
+
+def test_a_wheel_of_several_pythons(tmp_path: pathlib.Path) -> None:
+    """Its name, and what it says of itself."""
+    pythons = [python_builds.PythonBuild(f".{name}.so", name, name, []) for name in ("cp311", "cp313")]
+    name = pep517._write_wheel(tmp_path, {"prnn/_C.cp311.so": b"1", "prnn/_C.cp313.so": b"2"}, pythons)
+    python, abi, platform = name.removesuffix(".whl").split("-")[2:]
+    assert (python, abi) == ("cp311.cp313", "none")
+    with zipfile.ZipFile(tmp_path / name) as archive:
+        (said,) = (archive.read(entry).decode() for entry in archive.namelist() if entry.endswith("/WHEEL"))
+    assert re.findall("Tag: (.*)", said) == [f"cp311-none-{platform}", f"cp313-none-{platform}"]
+
+
+def test_an_older_python_is_told_which_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match=r"prnn requires Python >= 3\.11; this is "):
+        pep517._metadata()
 
 
 PROGRAM = """
@@ -94,7 +126,14 @@ def test_command_line(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert "LSTM" in run(program, "bench", "--device", "cpu", "rnn", *arguments, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(("argument", "message"), [("cuda", "write NAME=VALUE"), ("cudda=off", "not built")])
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("cuda", "write NAME=VALUE"),
+        ("cudda=off", "not built"),
+        ("pythons=/nonexistent/python", "/nonexistent/python is no Python that runs"),
+    ],
+)
 def test_bad_options_are_refused(argument: str, message: str, tmp_path: pathlib.Path) -> None:
     command = [sys.executable, str(BUILD), "--output", str(tmp_path / "out"), argument]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""How the GPU benchmarks write their rows: with the card, the date and the command."""
+"""How the benchmarks write their rows: with the card or the processor's kernels, the date and the command."""
 
 import json
 import os
@@ -8,15 +8,24 @@ from collections.abc import Sequence
 
 import torch
 
+from prnn import _C
 
-def write_rows(path: str, rows: Sequence[object]) -> None:
+
+def processor() -> str:
+    """What serves the CPU ("CPU AVX-512"), and torch's number of threads."""
+    layer = _C.Rnn(_C.LSTM, _C.FLOAT, 8, 1, 8, False)
+    return f"{layer.query(_C.Handle.cpu(), 1)['device']}, {torch.get_num_threads()} threads"
+
+
+def write_rows(path: str, rows: Sequence[object], device: str | None = None) -> None:
+    """device: what was measured; None: the GPU."""
     # sys.argv[0] is the name of a program, or "prnn bench FAMILY".
     command = sys.argv if sys.argv[0].startswith("prnn ") else ["python", *sys.argv]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun's
     if processes:
         command = ["torchrun", "--nproc-per-node", processes, *(["-m", *sys.argv] if command is sys.argv else sys.argv)]
     run = {
-        "device": torch.cuda.get_device_name(),
+        "device": device or torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": " ".join(command),

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import prnn
 from prnn.bench.duration_losses import FAMILIES, problem
+from prnn.bench.json_rows import processor, write_rows
 from prnn.bench.options import COUNT
 
 CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
@@ -60,6 +61,17 @@ def plain_rnnt_loss(logits: Tensor, targets: Tensor, blank: int = 0) -> Tensor:
 clock = time.perf_counter
 
 
+_title = ""  # of the table that is being printed
+_rows: list[dict[str, object]] = []
+
+
+def begin(title: str) -> None:
+    """Prints the title of a table."""
+    global _title
+    _title = title
+    print(title)
+
+
 def timed(run: Callable[[], object]) -> float:
     start = clock()
     run()
@@ -76,6 +88,7 @@ def compare(name: str, mine: Callable[[], object], rivals: dict[str, Callable[[]
             times[key].append(timed(run))
     medians = {key: statistics.median(values) for key, values in times.items()}
     others = "".join(f"  {key} {medians[key]:9.3f} ({medians[key] / medians['prnn']:5.2f}x)" for key in rivals)
+    _rows.append({"loss": _title, "shape": name, **{f"{key}_ms": median for key, median in medians.items()}})
     print(f"{name:28s} prnn {medians['prnn']:9.3f} ms{others}", flush=True)
 
 
@@ -88,7 +101,7 @@ def without_gradient(loss: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[]
 
 
 def bench_ctc(repeats: int, quick: bool, run: Callable[..., Callable[[], object]] = backward) -> None:
-    print(f"CTC, {'forward and backward' if run is backward else 'costs alone'}, float32 logits (T, N, V)")
+    begin(f"CTC, {'forward and backward' if run is backward else 'costs alone'}, float32 logits (T, N, V)")
     for batch, frames, symbols, classes in CTC_SHAPES[::2] if quick else CTC_SHAPES:
         x = torch.randn(frames, batch, classes, requires_grad=True)
         targets = torch.randint(1, classes, (batch, symbols))
@@ -120,7 +133,7 @@ def rnnt_rivals(targets: Tensor, frames: Tensor, symbols: Tensor) -> dict[str, C
 
 
 def bench_rnnt(repeats: int, quick: bool) -> None:
-    print("RNN-T, forward and backward, float32 logits (N, T, U + 1, V)")
+    begin("RNN-T, forward and backward, float32 logits (N, T, U + 1, V)")
     for batch, frames, symbols, classes in RNNT_SHAPES[:2] if quick else RNNT_SHAPES:
         x = torch.randn(batch, frames, symbols + 1, classes, requires_grad=True)
         targets = torch.randint(1, classes, (batch, symbols))
@@ -139,7 +152,7 @@ def bench_rnnt(repeats: int, quick: bool) -> None:
 
 def bench_durations(repeats: int, quick: bool) -> None:
     for family in FAMILIES:
-        print(f"{family}, forward and backward, float32 logits (N, T, U + 1, V and durations or big blanks)")
+        begin(f"{family}, forward and backward, float32 logits (N, T, U + 1, V and durations or big blanks)")
         for batch, frames, symbols, classes in DURATION_SHAPES[:1] if quick else DURATION_SHAPES:
             x, losses = problem(family, batch, frames, symbols, classes, "cpu")
             mine = losses.pop("prnn")
@@ -154,6 +167,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small shapes only")
     parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads instead of elapsed time")
     parser.add_argument("--ctc-costs", action="store_true", help="CTC alone, with gradients and without")
+    parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
     if options.cpu_time:
         global clock
@@ -162,9 +176,11 @@ def main() -> None:
     bench_ctc(options.repeats, options.quick)
     if options.ctc_costs:
         bench_ctc(options.repeats, options.quick, without_gradient)
-        return
-    bench_rnnt(options.repeats, options.quick)
-    bench_durations(options.repeats, options.quick)
+    else:
+        bench_rnnt(options.repeats, options.quick)
+        bench_durations(options.repeats, options.quick)
+    if options.json:
+        write_rows(options.json, _rows, processor())
 
 
 if __name__ == "__main__":

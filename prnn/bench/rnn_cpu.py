@@ -22,6 +22,7 @@ from collections.abc import Callable
 import torch
 
 import prnn
+from prnn.bench.json_rows import processor, write_rows
 from prnn.bench.options import COUNT, SECONDS, THREADS
 
 RUN = 0.5e-3  # seconds, at least
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--state", action="store_true", help="calls are given initial states")
     parser.add_argument("--layers", type=COUNT, default=1, help="(%(default)s)")
     parser.add_argument("--frozen", type=int, default=0, help="the lowest layers, that train nothing (%(default)s)")
+    parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
     if not 0 <= options.frozen < options.layers:
         parser.error(f"--frozen is {options.frozen}; it must be 0 to --layers - 1 = {options.layers - 1}")
@@ -99,6 +101,7 @@ def main() -> None:
     dtype = getattr(torch, options.dtype)
     print(f"{options.dtype}, {options.steps} timesteps, threads {threads}, torch {torch.__version__}; {unit} in ms")
     print("| cell | H | N | what | prnn | torch | ratio |\n|---|---|---|---|---|---|---|")
+    rows: list[dict[str, object]] = []
     for cell in options.cells:
         for hidden in options.hidden:
             kind = (cell, hidden, options.layers, options.frozen, dtype)
@@ -122,6 +125,11 @@ def main() -> None:
                         f"| {min(other) / min(mine):.2f} ({median:.2f}) |",
                         flush=True,
                     )
+                    row = {"cell": cell, "hidden": hidden, "batch": batch, "steps": options.steps, "what": what}
+                    times = {"prnn_ms": min(mine) * 1e3, "torch_ms": min(other) * 1e3, "median_ratio": median}
+                    rows.append(row | {"dtype": options.dtype, "layers": options.layers} | times)
+                    if options.json:
+                        write_rows(options.json, rows, processor())
 
 
 if __name__ == "__main__":

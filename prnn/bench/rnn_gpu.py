@@ -21,6 +21,7 @@ import torch
 
 import prnn
 from prnn.bench import cudnn_rnn
+from prnn.bench.json_rows import write_rows
 from prnn.bench.options import COUNT, require_gpu
 
 MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
@@ -130,6 +131,9 @@ def main() -> None:
     parser.add_argument(
         "--layer-norm", action="store_true", help="LayerNormLSTM, LSTM and GRU with masks, beside torch operations"
     )
+    parser.add_argument(
+        "--json", help="file to write the rows to: microseconds of a timestep, forward and training step"
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     require_gpu(parser)
@@ -158,6 +162,7 @@ def main() -> None:
     print("| cell | layers | H | N | prnn fwd / train | cuDNN fwd / train | torch fwd / train | ratio fwd / train | |")
     print("|---|---|---|---|---|---|---|---|---|")
     ratios: list[Times] = []
+    rows: list[dict[str, object]] = []
     for cell, layers, hidden, batch in points(arguments):
         torch.manual_seed(0)
         x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
@@ -171,12 +176,18 @@ def main() -> None:
             print(f"{where} {error} | | | | |", flush=True)
             continue
         direct, algorithms = time_cudnn(cell, hidden, layers, steps, batch, dtype, repeats)
-        through_torch = ""
+        times = {"prnn": mine, "cudnn": direct}
         if not arguments.no_torch:
             theirs = getattr(torch.nn, MODULES[cell])(hidden, hidden, **make)
-            through_torch = per_step(time_module(theirs, x, dy, repeats), steps)
+            times["torch"] = time_module(theirs, x, dy, repeats)
+        through_torch = per_step(times["torch"], steps) if "torch" in times else ""
         ratio = direct[0] / mine[0], direct[1] / mine[1]
         ratios.append(ratio)
+        shape = {"cell": cell, "layers": layers, "hidden": hidden, "batch": batch, "steps": steps}
+        found = {name: [time / steps for time in both] for name, both in times.items()}
+        rows.append(shape | {"dtype": arguments.dtype} | found | {"ratio": ratio, "cudnn_algorithms": algorithms})
+        if arguments.json:  # after each row: what has been measured stays if a later one fails
+            write_rows(arguments.json, rows)
         print(
             f"{where} {per_step(mine, steps)} | {per_step(direct, steps)} | {through_torch} "
             f"| {ratio[0]:.2f} / {ratio[1]:.2f} | {algorithms} |",

@@ -20,6 +20,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
+from prnn.bench.json_rows import processor, write_rows
 from prnn.bench.options import COUNT, SECONDS, THREADS
 from prnn.transducer import Transducer, TransducerConfig
 
@@ -80,6 +81,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=SECONDS, default=5.0, help="of each of the two measurements (%(default)s)")
     parser.add_argument("--batch", type=COUNT, default=12, help="utterances in a batch (%(default)s)")
     parser.add_argument("--hidden", type=COUNT, default=256, help="units of an encoder layer (%(default)s)")
+    parser.add_argument("--json", help="file to write the medians to, in milliseconds")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
     options = parser.parse_args()
     torch.set_num_threads(1 if options.cpu_time else options.threads)
@@ -127,6 +129,10 @@ def main() -> None:
     ratio = statistics.median(b / a for a, b in zip(*times, strict=True))
     print("encoder's recurrent layers, forward and backward, ms:")
     print(f"  prnn {statistics.median(times[0]):.1f}, torch {statistics.median(times[1]):.1f}, ratio {ratio:.2f}")
+    if options.json:
+        row: dict[str, object] = {part: statistics.median(values) for part, values in parts.items()}
+        layers = {"prnn_layers": statistics.median(times[0]), "torch_layers": statistics.median(times[1])}
+        write_rows(options.json, [{"batch": options.batch, "hidden": options.hidden} | row | layers], processor())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,16 @@
+/* What libstdc++.a asks of later glibcs, for a library that is linked with it to run on an
+ * older one: the option glibc_stubs of the build, which no other build compiles this for. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define PRNN_HIDDEN __attribute__((visibility("hidden")))
+
+/* 0: the process may have several threads. */
+PRNN_HIDDEN char __libc_single_threaded = 0;
+
+PRNN_HIDDEN uint32_t arc4random(void) {
+  uint32_t value;
+  if (getentropy(&value, sizeof value) != 0) abort();
+  return value;
+}
