@@ -80,6 +80,8 @@ def _check(name: str, value: Any, hint: Any) -> None:
             raise refuse(TypeError, _KINDS.get(kind, f"a {kind.__name__}"))
         if kind is float and value in (math.inf, -math.inf):
             raise refuse(ValueError, "finite")
+        if kind is Path and "\0" in str(value):
+            raise ValueError(f"{name} is {shown(str(value))}; it must be a path, which has no zero byte")
 
 
 _hints_of: dict[type, dict[str, Any]] = {}

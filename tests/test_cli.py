@@ -93,6 +93,10 @@ def test_help_says_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> 
             ModuleNotFoundError("", name="onnx"),
             "the package onnx is not installed; pip install onnx brings it",
         ),
+        (
+            RuntimeError("unable to resize file </torch_1_2> to the right size: File too large (27)"),
+            "/dev/shm has no room",
+        ),
         (RuntimeError("unable to allocate shared memory(shm)"), "/dev/shm has no room for the batches that --workers"),
     ],
     ids=str,

@@ -200,3 +200,29 @@ def test_a_folder_of_before_there_were_configurations(tmp_path: Path) -> None:
     written = last_checkpoint(options.output).stat().st_mtime_ns
     train(options, progress=False)
     assert last_checkpoint(options.output).stat().st_mtime_ns == written
+
+
+def test_aliases_that_stand_for_too_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nine of nine of nine ...: a reader that writes them out does not end."""
+    lines = ["m0: &m0 [1,1,1,1,1,1,1,1,1]"]
+    lines += [f"m{level}: &m{level} [{','.join([f'*m{level - 1}'] * 9)}]" for level in range(1, 12)]
+    for text, message in (
+        ("\n".join(lines), "its aliases stand for too much; a configuration has at most 2000 values"),
+        ("model: &model {x: *model}", "an alias stands for something that it is in"),
+        ("&a [*a]", "an alias stands for something that it is in"),
+    ):
+        (tmp_path / "a.yaml").write_text(text)
+        with pytest.raises(SystemExit):
+            parse(["--config", str(tmp_path / "a.yaml")])
+        assert capsys.readouterr().err.endswith(f"prnn train: error: {tmp_path / 'a.yaml'}: {message}\n")
+    (tmp_path / "a.yaml").write_text("manifest: &same a.jsonl\nvalid: *same\n")
+    options, *_ = parse(["--config", str(tmp_path / "a.yaml")])
+    assert options.valid == options.manifest == Path("a.jsonl")
+
+
+def test_a_path_with_a_zero_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text('manifest: a\nvalid: b\noutput: "a\\0b"\n')
+    with pytest.raises(SystemExit):
+        parse(["--config", str(tmp_path / "a.yaml")])
+    message = r"output is 'a\x00b'; it must be a path, which has no zero byte"
+    assert capsys.readouterr().err.endswith(f"prnn train: error: {message}\n")

@@ -300,6 +300,7 @@ def write_lines(path: Path, lines: list[Any]) -> Path:
 def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
     """Manifests, and what is said of each."""
     (cut, *_) = (entry for entry in CutSet.from_file(folder / "cuts.jsonl.gz").to_dicts())
+    bare = {name: value for name, value in cut.items() if name != "recording"}
     silent = {**cut, "supervisions": []}
     gone = json.loads(json.dumps(cut))
     gone["recording"]["sources"][0]["source"] = str(tmp_path / "gone.wav")
@@ -321,6 +322,8 @@ def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
         (write_lines(tmp_path / "nothing.jsonl.gz", []), "the manifest has no cuts"),
         (write_lines(tmp_path / "numbers.jsonl.gz", [1, 2]), damaged),
         (write_lines(tmp_path / "nemo.jsonl.gz", [{"audio_filepath": "a", "text": "b"}]), "has NeMo's lines, which"),
+        (write_lines(tmp_path / "id.jsonl.gz", [{**cut, "id": ["a"] * 99}]), "holds a cut whose id is ['a', 'a', "),
+        (write_lines(tmp_path / "bare.jsonl.gz", [bare]), "cut cut-0 has neither a recording nor features"),
         (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no supervision with a text, which may be"),
         (write_lines(tmp_path / "gone.jsonl.gz", [gone]), "cut cut-0 cannot be read"),
         (shar / "cuts.000000.jsonl.gz", f"a part of a Lhotse Shar; give the folder, {shar}"),

@@ -1,11 +1,14 @@
 """How files are replaced: whole or not at all, and no other file is touched."""
 
+import errno
 import os
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
+from prnn.asr import InputError
 from prnn.asr.folder import locked, replacing, written
 
 
@@ -73,3 +76,13 @@ def test_what_a_kill_has_left_is_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with locked(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ckpt", "lock", "my.partial"]
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    message = f"{tmp_path}: its file system keeps no locks (no locks available), without which two trainings could"
+    with pytest.raises(InputError, match=re.escape(message)), locked(tmp_path):
+        pass

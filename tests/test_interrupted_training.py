@@ -2,7 +2,9 @@
 itself (a full disk, another training, gradients that are no numbers) leaves its checkpoints as they were."""
 
 import errno
+import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from asr_data import write_corpus
+from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 
 from prnn.asr import InputError
 from prnn.asr.augment import Augmentation
@@ -152,6 +155,50 @@ def test_with_processes_that_prepare_batches(killer: Killer, manifest: Path, tmp
     killed = replace(straight, output=tmp_path / "killed", workers=2)
     assert kills(killer, killed, [9, None]) == 1
     assert_same_training(straight.output, killed.output)
+
+
+@pytest.mark.parametrize("kind", ["tones.jsonl", "cuts.jsonl.gz"])
+def test_other_utterances_are_refused(tmp_path: Path, kind: str) -> None:
+    """Where the training would go on; not where it begins anew, nor for recordings in another place."""
+    lines = write_corpus(tmp_path, "tones", ["ab", "ca", "b", "c ab"]).read_text().splitlines()
+
+    def write(texts: list[str], durations: list[float] | None = None) -> Path:
+        entries = [json.loads(line) for line in lines]
+        changed = [
+            {**entry, "text": text, "duration": duration}
+            for entry, text, duration in zip(
+                entries, texts, durations or [e["duration"] for e in entries], strict=False
+            )
+        ]
+        path = tmp_path / kind
+        if path.suffix == ".gz":
+            cuts = []
+            for number, entry in enumerate(changed):
+                recording = Recording.from_file(tmp_path / entry["audio_filepath"], recording_id=str(number))
+                said = SupervisionSegment(str(number), str(number), 0, entry["duration"], text=entry["text"])
+                cuts.append(MonoCut(str(number), 0, entry["duration"], 0, recording=recording, supervisions=[said]))
+            CutSet.from_cuts(cuts).to_file(path)
+        else:
+            path.write_text("".join(json.dumps(entry) + "\n" for entry in changed))
+        return path
+
+    texts = ["ab", "ca", "b", "c ab"]
+    options = small(write(texts), tmp_path / "out", epochs=1)
+    train(options, progress=False)
+    longer = replace(options, epochs=2)
+    durations = [json.loads(line)["duration"] for line in lines]
+    changed = f"durations or texts of {options.manifest} have changed"
+    for others, times, message in (
+        ([*texts[:3], "c a"], durations, changed),
+        (["ca", "ab", "b", "c ab"], durations, changed),
+        (texts, [*durations[:3], durations[3] - 0.01], changed),
+        (["ab", "ca", "c ab"], durations, f"{options.manifest} has 3 now"),
+    ):
+        write(others, times)
+        with pytest.raises(InputError, match=re.escape(f"holds a training on 4 utterances, and {message}: take")):
+            train(longer, progress=False)
+    write(texts)
+    train(longer, progress=False)
 
 
 def test_interrupted_from_the_keyboard(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,27 @@ _WRONG_TYPE = re.compile(
 )
 
 
+_MOST_NODES = 2000  # of a configuration, with what its aliases stand for
+
+
+def _nodes(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many nodes there are in a node, if each alias were written out: a few lines of aliases can stand for more
+    than any program ends with.
+
+    Raises:
+        ValueError: it holds itself.
+    """
+    if (count := known.get(id(node))) is not None:
+        if count == 0:
+            raise ValueError("an alias stands for something that it is in")
+        return count
+    known[id(node)] = 0
+    parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    count = 1 if isinstance(node, yaml.ScalarNode) else 1 + sum(_nodes(part, known) for part in parts)
+    known[id(node)] = count
+    return count
+
+
 def _repeated_option(node: yaml.Node, prefix: str = "") -> str | None:
     """An option that a mapping has twice, of which YAML's readers take the last."""
     seen: set[str] = set()
@@ -149,6 +170,8 @@ class _Parser(ArgumentParser):
                 root = yaml.compose(Path(cfg_path).read_text(encoding="utf-8"), yaml.SafeLoader)
             except yaml.YAMLError:
                 root = None  # what is wrong with it jsonargparse says
+            if root is not None and _nodes(root, {}) > _MOST_NODES:
+                raise ValueError(f"its aliases stand for too much; a configuration has at most {_MOST_NODES} values")
             if root is not None and (name := _repeated_option(root)) is not None:
                 raise ValueError(f"{name} is there twice")
         values = super().parse_path(cfg_path, *arguments, **options)

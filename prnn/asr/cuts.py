@@ -71,6 +71,11 @@ class _Shards:
                 yield cut
 
 
+def _name(cut: Cut) -> str:
+    """A cut's id, for messages."""
+    return shown(cut.id, str)
+
+
 def _in_shard(cut: Cut) -> _InShard | None:
     """The place of a cut, if it comes from a Shar; a manifest's fields of that name do not count."""
     place = getattr(cut, "in_shard", None)
@@ -113,9 +118,13 @@ class CutManifest:
         for cut in cuts:
             if not isinstance(cut, Cut):
                 raise InputError(f"{self.path}: holds a {type(cut).__name__}; it must hold cuts")
+            if not isinstance(cut.id, str):
+                raise InputError(f"{self.path}: holds a cut whose id is {shown(cut.id)}; it must be a string")
             if not self.shards:
                 _require_no_placeholder(cut, self.path)
-            require_files(cut, f"{self.path}: cut {cut.id}")
+            require_files(cut, f"{self.path}: cut {_name(cut)}")
+            if not (cut.has_recording or cut.has_features):
+                raise InputError(f"{self.path}: cut {_name(cut)} has neither a recording nor features")
             text_of(cut, self.path)
             yield cut
 
@@ -153,13 +162,13 @@ def text_of(cut: Cut, path: Path) -> str:
         InputError: it has none, or one lies outside of the cut, or two speakers speak at once.
     """
     if all(segment.text is None for segment in cut.supervisions):
-        raise InputError(f"{path}: cut {cut.id} has no supervision with a text, which may be empty")
+        raise InputError(f"{path}: cut {_name(cut)} has no supervision with a text, which may be empty")
     spoken = [segment for segment in cut.supervisions if segment.text and segment.text.strip()]
     spoken.sort(key=lambda segment: segment.start)
     for segment in spoken:
         if segment.start < -_ROUNDING or segment.end > cut.duration + _ROUNDING:
             raise InputError(
-                f"{path}: cut {cut.id} lasts {cut.duration:g} s, and its supervision {segment.id} is from "
+                f"{path}: cut {_name(cut)} lasts {cut.duration:g} s, and its supervision {segment.id} is from "
                 f"{segment.start:g} to {segment.end:g} s: only a part of its text is in the cut; lhotse cut "
                 "trim-to-supervisions --discard-overlapping makes cuts with their whole texts"
             )
@@ -169,7 +178,7 @@ def text_of(cut: Cut, path: Path) -> str:
                 break
             if None not in (segment.speaker, other.speaker) and segment.speaker != other.speaker:
                 raise InputError(
-                    f"{path}: cut {cut.id} has supervisions of two speakers at once, {segment.id} and {other.id}, "
+                    f"{path}: cut {_name(cut)} has supervisions of two speakers at once, {segment.id} and {other.id}, "
                     "whose words are in no order; lhotse cut trim-to-supervisions --discard-overlapping separates them"
                 )
     return " ".join(" ".join(segment.text for segment in spoken).split())
@@ -194,7 +203,7 @@ def utterance_of(cut: Cut, path: Path) -> Utterance:
     files = [source.source for source in recording.sources if source.type == "file"] if recording is not None else []
     name = files[0] if files else (None if hasattr(cut, "tracks") else cut.recording_id) or cut.id
     offset = 0.0 if hasattr(cut, "tracks") else cut.start
-    return Utterance(Path(name), cut.duration, text_of(cut, path), offset, f"{path}: cut {cut.id}")
+    return Utterance(Path(name), cut.duration, text_of(cut, path), offset, f"{path}: cut {_name(cut)}")
 
 
 @lru_cache(_OPEN_SHARDS)
@@ -239,7 +248,7 @@ def _whole(cut: Cut, path: Path, field: str) -> Cut:
             manifest = deserialize_item(decode_json_line(read(meta).decode()))
             fill_shar_placeholder(manifest=manifest, data=read(data), tarpath=data.name)
         cut = fastcopy(cut, **{field: manifest})
-    require_files(cut, f"{path}: cut {cut.id}", field)
+    require_files(cut, f"{path}: cut {_name(cut)}", field)
     return cut
 
 
@@ -256,7 +265,7 @@ def read_cut(cut: Cut, path: Path, channel: int | None = None) -> tuple[np.ndarr
         samples = cut.load_audio()
     if samples is None:
         raise ValueError("it has no recording")
-    place = f"{path}: cut {cut.id}"
+    place = f"{path}: cut {_name(cut)}"
     if len(samples) == 1:
         channel = None  # the cut says which it is of
     elif isinstance(cut, MultiCut) and channel is not None:
@@ -294,9 +303,9 @@ def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False, c
     except InputError:
         raise
     except Exception as error:  # a missing or damaged file, by any of Lhotse's readers
-        raise InputError(f"{path}: cut {cut.id} cannot be read ({_one_line(error)})") from error
+        raise InputError(f"{path}: cut {_name(cut)} cannot be read ({_one_line(error)})") from error
     frames = int(frame_count(len(samples), config))
-    require_frames(frames, len(samples), config.sample_rate, f"{path}: cut {cut.id}")
+    require_frames(frames, len(samples), config.sample_rate, f"{path}: cut {_name(cut)}")
     return audio_or_features(samples, audio, config)
 
 
@@ -310,9 +319,10 @@ def _stored(cut: Cut, path: Path, config: FeatureConfig) -> Tensor:
         found = features.num_features, features.frame_shift, features.sampling_rate
         if found != wanted or features.type not in _FBANKS:
             raise InputError(
-                f"{path}: cut {cut.id} has {found[0]} stored features of type {shown(features.type)}, every {found[1]} "
-                f"s at {found[2]} Hz; those of the configuration are {wanted[0]} of an fbank, every {wanted[1]:g} s at "
-                f"{wanted[2]} Hz. Lhotse's CutSet.drop_features leaves recordings, of which they are computed"
+                f"{path}: cut {_name(cut)} has {found[0]} stored features of type {shown(features.type)}, every "
+                f"{found[1]} s at {found[2]} Hz; those of the configuration are {wanted[0]} of an fbank, every "
+                f"{wanted[1]:g} s at {wanted[2]} Hz. Lhotse's CutSet.drop_features leaves recordings, of which "
+                "they are computed"
             )
     return torch.from_numpy(np.array(cut.load_features(), dtype=np.float32))
 
@@ -396,7 +406,7 @@ class CutDataset:
     def example(self, cut: Cut, epoch: int) -> Example:
         """A cut as an epoch sees it."""
         text = text_of(cut, self.path)
-        targets = encoded(text, self._tokenizer, self._pass_over_unknown, f"{self.path}: cut {cut.id}")
+        targets = encoded(text, self._tokenizer, self._pass_over_unknown, f"{self.path}: cut {_name(cut)}")
         loaded = self.loaded(cut, self._from_audio)
         key = [self._seed, epoch, binascii.crc32(cut.id.encode())]
         if self._perturbation is not None:

@@ -44,6 +44,7 @@ class TrainingData:
         validates: whether these batches are this process's own.
         utterances: how many there are for training.
         hours: of training audio.
+        trained_on: of the training utterances, for the checkpoint.
         notes: sentences on what was left out, and what is unusual in the training manifest.
         words: whether words are written apart in the validation texts (`has_words`).
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
@@ -59,6 +60,7 @@ class TrainingData:
     validates: bool
     utterances: int
     hours: float
+    trained_on: dict[str, object]
     notes: list[str]
     words: bool
     unknown: Counter[str]
@@ -95,6 +97,7 @@ class _Train(NamedTuple):
     tokenizer: Tokenizer
     utterances: int
     hours: float
+    trained_on: dict[str, object]
     notes: list[str]
     sample: Callable[[], Iterable[Tensor]]
     rates: Callable[[], Iterable[int]]
@@ -149,8 +152,8 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     own = valid.batches[process :: options.processes]
     valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
-        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, train.notes,
-        valid.words, valid.unknown, train.sample, train.rates, valid.shown,
+        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours,
+        train.trained_on, train.notes, valid.words, valid.unknown, train.sample, train.rates, valid.shown,
     )  # fmt: skip
 
 
@@ -192,6 +195,7 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         len(utterances),
         hours,
+        selection.trained_on(),
         selection.notes(),
         partial(dataset.sample, *share),
         lambda: [sample_rate(utterances[index].audio) for index in dataset.sampled(*share)],
@@ -217,6 +221,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         order.cuts,
         order.hours,
+        selection.trained_on(),
         selection.notes(),
         lambda: dataset.sample(sampled),
         lambda: [recording_rate(cut) for cut in sampled if dataset.reads_recording(cut)],

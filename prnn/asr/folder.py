@@ -111,6 +111,11 @@ def locked(output: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise InputError(f"{output}: another training is running there; wait, or take another --output") from error
+        except OSError as error:
+            raise InputError(
+                f"{output}: its file system keeps no locks ({(error.strerror or str(error)).lower()}), without which "
+                "two trainings could write there at once; take an --output on another one, or mount this one with locks"
+            ) from error
         for path in (*output.glob("*.ckpt.*.partial"), *output.glob("options.json.*.partial")):  # a kill has left them
             path.unlink(missing_ok=True)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from .errors import InputError
 from .options import TrainingOptions
 
 _T = TypeVar("_T")
+_FILES, _FILES_OF_WORKER = 40, 10  # open at most, of a training and of each process that prepares batches for it
 
 
 class DataParallel(DDPStrategy):
@@ -133,6 +135,24 @@ def require_processes(options: TrainingOptions) -> None:
                 f"torchrun started {started} processes {place}; devices {options.devices} and num_nodes "
                 f"{options.num_nodes} make it {wanted}"
             )
+
+
+def require_open_files(options: TrainingOptions) -> None:
+    """Lets this process have as many files open as its workers need, by whose sockets batches come.
+
+    Raises:
+        InputError: it may not.
+    """
+    needed = _FILES + _FILES_OF_WORKER * options.workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if options.workers == 0 or soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise InputError(
+            f"a process may have {hard} files open here (ulimit -n), and {options.workers} workers need {needed}; "
+            "raise the limit, or take fewer --workers"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def process_number(options: TrainingOptions) -> int:

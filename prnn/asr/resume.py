@@ -202,7 +202,8 @@ def read_progress(
         pass_batches: batches of each of them in a pass over the data.
 
     Raises:
-        InputError: as :func:`read_checkpoint`, or the checkpoint is damaged, or of another model or other symbols.
+        InputError: as :func:`read_checkpoint`, or the checkpoint is damaged, or of another model, of other symbols or
+            other utterances.
     """
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
@@ -212,6 +213,15 @@ def read_progress(
             raise InputError(
                 f"{path.parent} holds a training with other symbols than {source} has now: "
                 "take another --output, or --restart"
+            )
+        found = checkpoint.get("trained_on")  # an old checkpoint does not say it
+        if found is not None and found != task.trained_on:
+            count, manifest = task.trained_on.get("utterances"), task.options.manifest
+            other = found.get("utterances") if isinstance(found, dict) else None
+            now = f"{manifest} has {count} now" if other != count else f"durations or texts of {manifest} have changed"
+            raise InputError(
+                f"{path.parent} holds a training on {shown(other)} utterances, and {now}: take another --output, or "
+                "--restart"
             )
         if kind != [task.model.config, task.features]:
             raise InputError(f"{path.parent} holds a training of another model: take another --output, or --restart")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from .errors import InputError
 from .options import TrainingOptions
 
@@ -21,6 +23,7 @@ class Selection:
         self._short, self._long = [0, 0.0], [0, 0.0]  # utterances left out, and their seconds
         self._taken = self._empty = self._alone = 0
         self._longest = 0.0
+        self._digest = hashlib.blake2b(digest_size=16)
 
     def fits(self, duration: float) -> bool:
         """Whether an utterance of so many seconds is taken."""
@@ -37,7 +40,12 @@ class Selection:
         self._empty += not text
         self._alone += duration > self._batch_seconds
         self._longest = max(self._longest, duration)
+        self._digest.update(f"{duration!r} {text}\n".encode(errors="surrogatepass"))
         return True
+
+    def trained_on(self) -> dict[str, object]:
+        """What a checkpoint keeps of the utterances taken: how many, and a digest of their durations and texts."""
+        return {"utterances": self._taken, "digest": self._digest.hexdigest()}
 
     def require_some(self) -> None:
         """Raises InputError if all that were counted are left out."""

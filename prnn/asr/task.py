@@ -96,6 +96,7 @@ class TransducerTask(lightning.LightningModule):
         self.options = options
         self.progress = Progress(pass_batches=pass_batches, processes=options.processes)
         self.total_steps, self.total_batches = ends(self.progress, 0, options)
+        self.trained_on: dict[str, object] = {}  # `Selection.trained_on`
         self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
         self.fbank = Fbank(features) if options.features_on == "device" else None
         self.learning = Learning(options, len(tokenizer))
@@ -285,6 +286,7 @@ class TransducerTask(lightning.LightningModule):
         assert self.model.config is not None
         checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
         checkpoint["progress"] = asdict(self.progress)
+        checkpoint["trained_on"] = self.trained_on
         if self.mean_of:
             checkpoint["mean_of"] = self.mean_of
 

@@ -37,6 +37,7 @@ from .parallel import (
     communication_device,
     in_all_processes,
     process_number,
+    require_open_files,
     require_processes,
     start_processes,
     total,
@@ -95,6 +96,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     if options.precision == "16-mixed" and (options.accelerator == "cpu" or not torch.cuda.is_available()):
         raise InputError("the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true")
     require_processes(options)
+    require_open_files(options)
     process = process_number(options)
     launcher = start_processes(options)
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun has restarted what it had begun anew
@@ -142,6 +144,7 @@ def _fit(
     model = build_model(options.transducer(len(data.tokenizer), options.features.num_mel_bins), encoder_class)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches, data.validates)
+    task.trained_on = data.trained_on
     last = last_checkpoint(options.output)
     resumed = last if last.is_file() else None
 

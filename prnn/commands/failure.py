@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from prnn._errors import NotSupportedError
 from prnn._extras import install_command
 from prnn.asr.errors import InputError, InputWarning
 
+# torch's words where a worker finds no room, or is killed for that, or may not make a file so large (ulimit -f)
+_NO_SHARED_MEMORY = ("shared memory(shm)", "workers are out of shared memory", "unable to resize file </torch_")
 _MOST_WARNINGS = 3  # of which each recording of a large manifest might have one
 
 
@@ -59,11 +62,15 @@ def reported() -> Iterator[None]:
         place = "" if error.filename is None else f"{error.filename}: "
         raise CommandError(f"{place}{(error.strerror or str(error)).lower()}") from error
     except (MemoryError, RuntimeError) as error:
-        # torch's words where a worker finds no room, or is killed for that
-        if any(words in str(error) for words in ("shared memory(shm)", "workers are out of shared memory")):
+        if any(words in str(error) for words in _NO_SHARED_MEMORY):
             raise CommandError(
                 "/dev/shm has no room for the batches that --workers prepare ahead; take fewer workers, "
-                "or make it larger (docker run --shm-size)"
+                "or make it larger (docker run --shm-size), or files there (ulimit -f)"
+            ) from error
+        if re.search("DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
+            raise CommandError(
+                "a process that prepares batches was ended from outside, as a system does that has no memory left; "
+                "take fewer --workers or a smaller batch, and go on with the same command"
             ) from error
         scarce = "out of memory" in str(error) or "can't allocate memory" in str(error)  # torch's words
         if not isinstance(error, MemoryError) and not scarce:

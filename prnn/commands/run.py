@@ -180,7 +180,10 @@ def _front(cudnn: pathlib.Path) -> pathlib.Path:
 
 def _private_folder(name: str) -> pathlib.Path:
     """A folder of the user's cache that nobody else can write to."""
-    top = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "prnn").absolute()
+    try:
+        top = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "prnn").absolute()
+    except RuntimeError as error:  # neither HOME nor an entry in passwd, as of a number that a container runs under
+        raise CommandError("this user has no home folder for --front to write to; set XDG_CACHE_HOME to one") from error
     folder = top / name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

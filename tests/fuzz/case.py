@@ -49,6 +49,10 @@ KINDS = (
     Kind("files", "manifests", 3, "files:run_manifest"),
     Kind("files", "command lines", 3, "files:run_command_line"),
     Kind("files", "trainings", 1, "files:run_training"),
+    Kind("files", "cuts", 4, "odd_files:run_cuts"),
+    Kind("files", "configurations", 2, "odd_files:run_configuration"),
+    Kind("files", "containers", 4, "odd_files:run_container"),
+    Kind("files", "faults", 2, "odd_files:run_fault"),
 )
 # The kinds by turns, so that the first cases of a part are one of each.
 ROUND = tuple(kind for turn in range(max(kind.share for kind in KINDS)) for kind in KINDS if turn < kind.share)

@@ -12,10 +12,11 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 import asr_data
@@ -31,7 +32,8 @@ CPU_SECONDS = 20
 SECONDS = 100.0  # of waiting, which may be for other processes
 MORE_MEMORY = 3 << 30  # bytes beyond those of the process that is forked
 LONGEST_SENTENCE = 1000
-MPG123 = ("Note: ", "[src/libmpg123/")  # libsndfile's decoder has its own words on stderr
+MPG123 = ("Note: ", "Warning: Xing", "[src/libmpg123/")  # libsndfile's decoder has its own words on stderr
+WARNING = "cancel one another out"  # channels, before what is wrong
 SENTENCE = re.compile(r"prnn( \w+)?: .*\S.*")
 TRAIN_SIZES = ("--hidden", "8", "--layers", "1", "--predictor-hidden", "4", "--joiner", "4", "--accelerator", "cpu")
 
@@ -79,7 +81,7 @@ def finished_training() -> Path:
     return folder
 
 
-def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
+def child(arguments: Sequence[str], out: int, err: int, limits: Mapping[int, int]) -> NoReturn:
     """The forked process."""
     status = 1
     try:
@@ -95,6 +97,8 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
         os.environ["HOME"] = os.getcwd()
         sys.modules["sounddevice"] = None  # type: ignore[assignment]  # whatever microphone there is
         sys.argv = ["prnn", *arguments]
+        for kind, limit in limits.items():
+            resource.setrlimit(kind, (limit, limit))
         status = main(list(arguments))
     except SystemExit as stopped:
         status = stopped.code if isinstance(stopped.code, int) else 1
@@ -105,12 +109,12 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
         os._exit(status)
 
 
-def run_forked(arguments: Sequence[str]) -> Outcome:
-    """Runs a command. A status below 0 is a signal."""
+def run_forked(arguments: Sequence[str], limits: Mapping[int, int] = MappingProxyType({})) -> Outcome:
+    """Runs a command, with limits of the system's by their numbers. A status below 0 is a signal."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = os.fork()
         if process == 0:
-            child(arguments, out.fileno(), err.fileno())
+            child(arguments, out.fileno(), err.fileno(), limits)
         pidfd = os.pidfd_open(process)
         in_time = bool(select.select([pidfd], [], [], SECONDS)[0])
         os.close(pidfd)
@@ -124,12 +128,14 @@ def run_forked(arguments: Sequence[str]) -> Outcome:
     return Outcome(os.waitstatus_to_exitcode(status), *texts)
 
 
-def run_command(case: Case, arguments: Sequence[str], about: str = "") -> Outcome:
+def run_command(
+    case: Case, arguments: Sequence[str], about: str = "", limits: Mapping[int, int] = MappingProxyType({})
+) -> Outcome:
     """Runs a command whose input may be wrong: status 0, or 2 with one sentence."""
     shown = " ".join(ascii(argument)[1:-1] for argument in arguments)[:1500]
     case.note(f"prnn {shown}\n{about}")
     case.counts["commands"] += 1
-    outcome = run_forked(arguments)
+    outcome = run_forked(arguments, limits)
     text = outcome.err + outcome.out
     wrong = None
     if outcome.status < 0:
@@ -140,7 +146,7 @@ def run_command(case: Case, arguments: Sequence[str], about: str = "") -> Outcom
         wrong = f"status {outcome.status}, {''.join(last)[:300]}"
     elif outcome.status == 2:
         case.counts["refused"] += 1
-        lines = [line for line in outcome.err.splitlines() if not line.startswith(MPG123)]
+        lines = [line for line in outcome.err.splitlines() if not line.startswith(MPG123) and WARNING not in line]
         usage = bool(lines) and lines[0].startswith("usage:")
         sentence = lines[-1] if usage or len(lines) == 1 else ""
         if not SENTENCE.fullmatch(sentence) or len(sentence) > LONGEST_SENTENCE:
