@@ -15,8 +15,8 @@ from test_transcripts import SPELLED, TEXT, printed
 from tones_model import RATE, save, tone_recogniser, tones
 
 from prnn.asr import compute_features
-from prnn.asr.recognition import _batches
 from prnn.asr.formats import TranscriptLines
+from prnn.asr.recognition import _batches
 from prnn.cli import main
 
 
