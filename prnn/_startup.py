@@ -1,8 +1,11 @@
 """Whether a process needs torch, which takes seconds to import: not the one that prints the command line's help."""
 
 import os
+import resource
 import sys
 from collections.abc import Sequence
+
+_LEAST_ADDRESS_SPACE = 1_000_000_000  # bytes
 
 # All commands but `run`, which replaces the process by another program.
 _COMPUTING = ("tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "completion")
@@ -27,5 +30,17 @@ def is_computing(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
 
 
 def needs_torch() -> bool:
-    """Of this process. Where it is False, `import prnn` brings the version alone."""
-    return is_computing(getattr(sys, "argv", []), sys.orig_argv)
+    """Of this process. Where it is False, `import prnn` brings the version alone. A command that may use too little
+    memory for torch's libraries, which would abort, ends here with a sentence."""
+    argv = getattr(sys, "argv", [])
+    if not is_computing(argv, sys.orig_argv):
+        return False
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= limit < _LEAST_ADDRESS_SPACE and _command_line(argv, sys.orig_argv) is not None:
+        print(
+            f"prnn: the address space of this process is limited to {limit / 1e6:.0f} MB (ulimit -v); torch and prnn "
+            f"take {_LEAST_ADDRESS_SPACE / 1e6:.0f} MB at least",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+    return True

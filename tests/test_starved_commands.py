@@ -60,6 +60,19 @@ def test_few_open_files(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["train", "transcribe"])
+def test_little_address_space(command: str) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
+
+    command_line = [sys.executable, "-m", "prnn", command, "model.ckpt"]
+    done = subprocess.run(command_line, capture_output=True, text=True, check=False, preexec_fn=limited)
+    assert done.returncode == 2
+    expected = "prnn: the address space of this process is limited to 400 MB (ulimit -v); torch and prnn take 1000 MB"
+    assert done.stderr.startswith(expected)
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

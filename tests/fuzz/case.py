@@ -42,6 +42,7 @@ KINDS = (
     Kind("python", "layer options", 3, "options:run"),
     Kind("python", "lives of layers", 2, "options:run_lives"),
     Kind("python", "losses", 5, "losses:run"),
+    Kind("python", "compat", 1, "compat:run"),
     Kind("python", "search", 2, "search:run"),
     Kind("python", "arguments", 4, "arguments:run"),
     Kind("files", "checkpoints", 4, "files:run_checkpoint"),
