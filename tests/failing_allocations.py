@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import capi
+import decode_case
 import layer_norm_lstm_c_case
 import loss_case
 import torch
@@ -248,6 +249,45 @@ def check_losses() -> None:
             )
 
 
+def check_search() -> None:
+    """Of more utterances than one thread takes."""
+    batch, frames, most = 20, 6, 3
+    for predictor, layers, durations in (("lstm", 2, (0, 1, 2)), ("stateless", 1, ())):
+        case = decode_case.DecodeCase(predictor, torch.float32, layers, durations)
+        weights, options = case.c_weights(), decode_case.Options(batch, frames, most)
+        size, given, state = ctypes.c_size_t(), case.frames(batch, frames), case.state(batch)
+        by_options = {"options": ctypes.byref(options)}
+        room = case.size("GetTransducerPreparedSize"), case.size("GetTransducerSearchWorkspaceSize", **by_options)
+        prepared, workspace = (torch.zeros(count, dtype=torch.uint8) for count in room)
+        symbols, counts = (torch.zeros(count, dtype=torch.int32) for count in (batch * frames * most, batch))
+        pool = decode_case.State(**{name: tensor.data_ptr() for name, tensor in state.items()})
+        calls: dict[str, dict[str, Any]] = {
+            "GetTransducerPreparedSize": {"sizeInBytes": ctypes.byref(size)},
+            "PrepareTransducer": {
+                "weights": ctypes.byref(weights),
+                "prepared": prepared.data_ptr(),
+                "preparedSizeInBytes": room[0],
+            },
+            "GetTransducerSearchWorkspaceSize": {**by_options, "sizeInBytes": ctypes.byref(size)},
+            "TransducerSearch": {
+                **by_options,
+                "prepared": prepared.data_ptr(),
+                "inputs": ctypes.byref(decode_case.Inputs(given.data_ptr())),
+                "state": ctypes.byref(pool),
+                "outputs": ctypes.byref(decode_case.Outputs(symbols=symbols.data_ptr(), counts=counts.data_ptr())),
+                "workspace": workspace.data_ptr(),
+                "workspaceSizeInBytes": room[1],
+            },
+        }
+        outputs = (size, prepared, symbols, counts, *state.values())
+        for name, arguments in calls.items():
+            each_allocation_fails(
+                f"{name} {predictor}",
+                lambda name=name, case=case, arguments=arguments: case.call(name, **arguments),
+                lambda outputs=outputs: bytes_of(*outputs),
+            )
+
+
 def check_copies() -> None:
     handle = capi.cpu_handle()
     values, out = torch.randn(3), torch.zeros(3)
@@ -269,7 +309,7 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     torch.set_num_threads(2)
     parts = {"layers": check_layers, "around": check_around_layers, "objects": check_objects, "losses": check_losses}
-    parts |= {"layer_norm": check_layer_norm, "copies": check_copies}
+    parts |= {"layer_norm": check_layer_norm, "search": check_search, "copies": check_copies}
     for name in sys.argv[1:]:
         parts[name]()
     print("called:", *sorted(called))
