@@ -233,7 +233,7 @@ def test_what_cannot_be_done(corpus: Path, config: Path, tmp_path: Path, capsys:
     (tmp_path / "file").touch()
     assert f"librispeech: {tmp_path / 'file'}/" in refused("--corpus", str(corpus), "--output", str(tmp_path / "file"))
     options = ["--corpus", str(corpus), "--output", str(tmp_path / "out")]
-    assert "tiny: no such configuration; there are lstm_30m" in refused("train", *options, "--config", "tiny")
+    assert "tiny: no such configuration; there are layer_norm_lstm" in refused("train", *options, "--config", "tiny")
     assert "model.ckpt: no such file; the stage train makes it" in refused("decode", *options)
     assert "data/train.jsonl: no such file" in refused("tokenizer", *options)
     with pytest.raises(SystemExit):

@@ -1,7 +1,9 @@
 """The products of the input of a layer that runs on layer_norm_lstm as a torch operator: schema, fake kernel, autograd.
 
-layer_norm_lstm_input(input, weight) -> x, (T, N, I) and (4 H, I) to (T, N, 4 H). On a GPU float32 follows the switch
-that the products of the recurrence follow, which need not agree with that of torch's own matrix products.
+layer_norm_lstm_input(input, weight) -> x, (T, N, I) and (4 H, I) to (T, N, 4 H), for float32. On a GPU it follows the
+switch that the products of the recurrence follow, which need not agree with that of torch's own matrix products; on a
+CPU the gradient of the weight is summed over all timesteps to float32's accuracy, which torch's product does not do on
+every processor.
 """
 
 from typing import Any
@@ -98,7 +100,7 @@ _call = with_own_node(layer_norm_lstm_input, _kernel, _setup, _gradients)
 
 
 def _wants_own(input: Tensor) -> bool:
-    return input.is_cuda and input.dtype == torch.float32
+    return input.dtype == torch.float32 and input.device.type in ("cpu", "cuda")
 
 
 def input_products(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

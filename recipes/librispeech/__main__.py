@@ -176,6 +176,14 @@ def stage_export(experiment: Experiment) -> None:
     _record(record, wanted)
 
 
+def remove_leftovers(experiment: Experiment) -> None:
+    """Removes what a kill has left of half-written files; a training's own are the training's."""
+    left = [*experiment.output.glob("pieces-*.partial"), *experiment.trained.glob("*.json*.partial")]
+    for path in left:
+        if not path.name.startswith("options.json."):
+            path.unlink(missing_ok=True)
+
+
 STAGES: dict[str, Callable[[Experiment], None]] = {
     "prepare": stage_prepare,
     "tokenizer": stage_tokenizer,
@@ -216,6 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     try:
         with reported():
+            remove_leftovers(experiment)
             for name, stage in STAGES.items():
                 if name in (options.stages or STAGES):
                     print(f"== {name}", flush=True)
