@@ -151,7 +151,7 @@ class Joiner(NamedTuple):
         self, targets: object, logit_lengths: object, target_lengths: object
     ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
         """targets (N, U), and the lengths as _lengths gives them."""
-        encoder_out, predictor_out = self.layers[:2]
+        encoder_out, predictor_out = self.layers.encoder_out, self.layers.predictor_out
         batch, frames, _ = encoder_out.shape
         width, device = predictor_out.shape[1], encoder_out.device
         symbols = _checks.integers(targets, "targets", device)
