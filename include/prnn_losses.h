@@ -486,7 +486,7 @@ PRNN_API prnnStatus_t prnnJointTDTLoss(prnnHandle_t handle, const prnnJointTDTLo
                                        void* predictorGradients, void* weightGradients, void* biasGradients,
                                        void* workspace, size_t workspaceSizeInBytes);
 
-/* The same in two calls; see prnnJointRNNTLossForward. */
+/* prnnJointTDTLoss in two calls; see prnnJointRNNTLossForward. */
 PRNN_API prnnStatus_t prnnJointTDTLossForward(prnnHandle_t handle, const prnnJointTDTLossOptions_t* options,
                                               const void* encoder, const void* predictor, const void* weight,
                                               const void* bias, const int* targets, const int* frameLengths,

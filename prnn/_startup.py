@@ -30,8 +30,8 @@ def is_computing(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
 
 
 def needs_torch() -> bool:
-    """Of this process. Where it is False, `import prnn` brings the version alone. A command that may use too little
-    memory for torch's libraries, which would abort, ends here with a sentence."""
+    """Whether this process needs torch. Where it is False, `import prnn` brings the version alone. A command that may
+    use too little memory for torch's libraries, which would abort, ends here with a sentence."""
     argv = getattr(sys, "argv", [])
     if not is_computing(argv, sys.orig_argv):
         return False

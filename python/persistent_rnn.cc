@@ -294,7 +294,7 @@ class Rnn {
     restore(padded, own_cy, cy, cell_size());
   }
 
-  // The same of a backward pass; dw 0: without the weights' gradients. dy has strides in bytes, too.
+  // A backward pass over padded data; dw 0: without the weights' gradients. dy has strides in bytes, too.
   void backward_padded(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
                        size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t dy,
                        size_t dy_step_stride, size_t dy_sequence_stride, uintptr_t dhy, uintptr_t dcy, uintptr_t dx,

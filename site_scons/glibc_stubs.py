@@ -25,7 +25,7 @@ def make_stubs(version: str, folder: pathlib.Path) -> pathlib.Path:
     for name, number in _LIBRARIES.items():
         (made,) = cache.glob(f"o/*/lib{name}.so.{number}")
         shutil.copy(made, folder / (f"lib{name}.so" if name != "c" else "libc.so.6"))
-    # As glibc's own libc.so: what is linked in, atexit for one, calls functions of the oldest version.
+    # glibc's own libc.so links libc_nonshared.a in, too; its code (atexit) calls functions of the oldest version.
     compiler = [os.environ.get("CXX", "g++"), "-print-file-name=libc_nonshared.a"]
     linked_in = subprocess.run(compiler, capture_output=True, text=True, check=True).stdout.strip()
     (folder / "libc.so").write_text(f"GROUP ( {folder / 'libc.so.6'} {linked_in} )\n")

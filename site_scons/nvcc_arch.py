@@ -29,7 +29,7 @@ def query_gpus(what: str) -> list[str]:
 
 
 def native_architectures() -> list[str]:
-    """Those of this machine's GPUs."""
+    """The architectures of this machine's GPUs."""
     return sorted({_architecture_of(capability) for capability in query_gpus("compute_cap")}) or [_WITHOUT_GPU]
 
 

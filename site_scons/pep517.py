@@ -106,7 +106,7 @@ def _metadata():
 
 
 def _pythons(config_settings):
-    """Those that the extension is built for."""
+    """The Pythons that the extension is built for."""
     named = (config_settings or {}).get("pythons", "").split(",")
     return [python_build(python) for python in named if python] or [python_build(sys.executable)]
 

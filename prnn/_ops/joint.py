@@ -36,7 +36,7 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _fake_gradients(arguments: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of encoder, predictor, weight and bias (empty without one), not filled."""
+    """Unfilled gradients of encoder, predictor, weight and bias (empty without one)."""
     encoder, predictor, weight, bias = arguments[:4]
     return (
         torch.empty_like(encoder),

@@ -327,7 +327,7 @@ def _find_rnnt(*options: Any) -> tuple[int, float, int]:
     return named["blank"], named["clamp"], 0
 
 
-# Of the log-probabilities that the recursions are given; the clamp is for the gradients of the logits.
+# Options of the recursions over gathered log-probabilities; clamp is applied later, to the gradients of the logits.
 _GATHERED = {"input": _C.LOSS_GATHERED, "blank": 0, "clamp": 0.0}
 
 

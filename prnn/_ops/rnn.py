@@ -491,9 +491,9 @@ class PlainCall(NamedTuple):
 
 
 class _RnnFunctionOfKernels(torch.autograd.Function):
-    """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, in a tuple the others up to the
-    configuration, or a PlainCall and its sequences, and each of the weights. Outputs: output, hy, cy and cells, None
-    for those without elements. Each argument and each output costs time."""
+    """The recurrent operator without the dispatcher: see _is_direct. Inputs: input, hx, cx, in a tuple the others up to
+    the configuration, or a PlainCall and its sequences, and each of the weights. Outputs: output, hy, cy and cells,
+    None for those without elements. Each argument and each output costs time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:

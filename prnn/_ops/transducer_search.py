@@ -69,7 +69,7 @@ class Found(NamedTuple):
 
 
 def compute_type(dtype: torch.dtype) -> torch.dtype:
-    """Of sums, log-probabilities and c."""
+    """The dtype of sums, log-probabilities and c in a search with weights of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-# Those of libsndfile's formats whose files say how long they are.
+# libsndfile's formats whose files say how long they are.
 FORMATS = ("AIFF", "AU", "CAF", "FLAC", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX")
 
 _MOST_CHUNKS = 1000  # before the samples, or behind them

@@ -208,8 +208,8 @@ def utterance_of(cut: Cut, path: Path) -> Utterance:
 
 @lru_cache(_OPEN_SHARDS)
 def _contents(tar: Path) -> dict[tuple[str, int], tuple[tarfile.TarInfo, tarfile.TarInfo]]:
-    """Of a shard: where the data of each cut are, by its id and which of those with this id it is, and their
-    description."""
+    """Indexes a shard: by a cut's id, and its number among the cuts with that id, the tar members of its data and of
+    their description."""
     with tarfile.open(tar, "r:") as archive:
         members = archive.getmembers()
     ids = Counter[str]()
@@ -282,7 +282,7 @@ def read_cut(cut: Cut, path: Path, channel: int | None = None) -> tuple[np.ndarr
 
 
 def load_samples(cut: Cut, path: Path, rate: int, channel: int | None = None) -> np.ndarray:
-    """The same samples at another rate."""
+    """The samples of a cut, as `read_cut` gives them, at another rate."""
     return resampled(*read_cut(cut, path, channel), rate)
 
 

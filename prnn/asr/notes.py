@@ -10,8 +10,8 @@ from .tokenizer import CharTokenizer, Tokenizer
 
 
 def spelling_note(path: Path, tokenizer: Tokenizer) -> str:
-    """Of a tokenizer of the training texts' characters: that these have capitals beside small letters, or punctuation;
-    else empty."""
+    """A sentence if a tokenizer of characters has capitals beside small letters, or punctuation, from the training
+    texts; else empty."""
     if not isinstance(tokenizer, CharTokenizer):
         return ""
     letters = "".join(tokenizer.characters)

@@ -112,7 +112,7 @@ class Recogniser:
         max_symbols: int = MAX_SYMBOLS,
         bias: SymbolBias | None = None,
     ) -> list[Transcript]:
-        """The same, of features (N, T, bins) on the recogniser's device, and the frames of each, (N,), on the CPU."""
+        """Transcripts of features (N, T, bins) on the recogniser's device, and the frames of each, (N,), on the CPU."""
         if beam == 1:
             lists = [[found] for found in self.model.greedy_search(padded, lengths, max_symbols, bias)]
         else:

@@ -89,7 +89,7 @@ def recognise(
             return error
 
     def recognised(items: Sequence[Tensor]) -> list[Transcript]:
-        """Of features, or of samples, whose features are computed here."""
+        """Transcripts of features, or of samples, whose features are computed here."""
         lengths = torch.tensor([len(item) for item in items])
         batch = padded(items)
         batch = (batch.pin_memory() if recogniser.device.type == "cuda" else batch).to(recogniser.device)

@@ -30,7 +30,7 @@ class Selection:
         return self._least <= duration and (self._most is None or duration <= self._most)
 
     def takes(self, duration: float, text: str) -> bool:
-        """The same, of an utterance that is counted with this call."""
+        """Whether an utterance fits; this call counts it."""
         if not self.fits(duration):
             left_out = self._short if duration < self._least else self._long
             left_out[0] += 1

@@ -163,7 +163,7 @@ class TransducerTask(lightning.LightningModule):
 
     @contextmanager
     def _ctc_logits(self) -> Iterator[list[Tensor]]:
-        """Those of CTC, (N, T, V), that the model computes within, for the log; none if the step has no entry there."""
+        """Collects the CTC logits (N, T, V) that the model computes within; none in steps without a log entry."""
         found: list[Tensor] = []
         layer = self.model.ctc_output if self._logs() else None
         hook = None

@@ -39,7 +39,7 @@ class _Recurrent(RecurrentPredictor):
 
 
 class _Stateless(StatelessPredictor):
-    """The same."""
+    """A stateless predictor that libprnn's search does not know."""
 
 
 def modules(

@@ -9,7 +9,7 @@ from prnn._suggestion import suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """Of the program, and of each command."""
+    """The parser of the program, and of each command."""
 
     def parse_known_args(self, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:
         """Refuses what is left over here, where the command's options are known."""

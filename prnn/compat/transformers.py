@@ -49,7 +49,7 @@ class _Joiner:
         return _Joiner(self.joint, self.encoder[index], self.predictor)
 
     def costs(self, loss: Callable[..., Tensor], *batch: Any, **options: Any) -> Tensor:
-        """Of a prnn.joint_..._loss. It runs within a call of the joiner, as whoever shards parameters wants it."""
+        """Costs by a prnn.joint_..._loss, computed within a call of the joiner, which FSDP's hooks need."""
 
         def run(encoder: Tensor, predictor: Tensor) -> Tensor:
             weight, bias = self.joint.head.weight, self.joint.head.bias
@@ -349,7 +349,7 @@ def _replace(module: ModuleType) -> list[str]:
 
 
 def _install() -> list[str]:
-    """The same for all of them."""
+    """Replaces losses, joiners and models in all modules that this version of Transformers has."""
     importlib.import_module("transformers")
     replaced = []
     for name in _TRIGGERS:

@@ -180,11 +180,11 @@ class Joiner(NamedTuple):
         return draw_seed(self.layers.encoder_out.device) if self.dropout > 0 else None
 
     def block_options(self) -> tuple[int, float, int]:
-        """As the operators of the CPU take them."""
+        """Activation, dropout and block elements, as the operators of the CPU take them."""
         return self.activation, self.dropout, 2**20 if self.block_elements is None else self.block_elements
 
     def chunk_options(self) -> dict[str, int | float]:
-        """The same for a GPU."""
+        """Activation, dropout and cells of a chunk, as the operators of a GPU take them."""
         cells = 0
         if self.block_elements is not None:
             cells = min(max(1, self.block_elements // self.layers.weight.shape[0]), _MOST_CELLS)

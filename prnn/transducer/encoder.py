@@ -99,7 +99,7 @@ class Encoder(StackingEncoder):
         return hidden
 
     def layers(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """As `StackingEncoder.layers` says."""
+        """Runs the recurrent layers; arguments and results are those of `StackingEncoder.layers`."""
         layers_first = None if state is None else tuple(s.transpose(0, 1).contiguous() for s in state)
         out, after = run_recurrent(self.rnn, x, layers_first, lengths)
         return self.dropout(out), tuple(s.transpose(0, 1) for s in after)

@@ -78,7 +78,7 @@ class Decoder(NamedTuple):
     def of(
         cls, predictor: Predictor, joiner: Joiner, blank: int, durations: tuple[int, ...], bias: SymbolBias | None
     ) -> Decoder:
-        """Of a model's own predictor and joiner."""
+        """Makes a decoder of a model's own predictor and joiner."""
         if bias is None:
             return cls(predictor, joiner, blank, durations)
         return cls(BiasedPredictor(predictor, bias), BiasedJoiner(joiner, bias), blank, durations, bias)
@@ -253,7 +253,7 @@ def distinct(hypotheses: Hypotheses) -> Hypotheses:
 
 
 def settled(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:
-    """Those of utterances that have ended: without what phrases gave that were begun and not completed."""
+    """Hypotheses of utterances that have ended: without the gains of phrases that were begun and not completed."""
     if decoder.bias is None:
         return hypotheses
     return hypotheses._replace(scores=decoder.bias.settled(hypotheses.scores, hypotheses.predictor[-1]))

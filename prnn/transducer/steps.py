@@ -121,7 +121,7 @@ class Steps:
         self.counts.add_(found)
 
     def run_predictor(self, found: Tensor) -> None:
-        """Of the utterances that `step` has told of."""
+        """Advances the predictor of the utterances in `found`, which `step` returned."""
         out, after = self.decoder.predictor.step(self.symbol, self.state.predictor)
         projection = self.decoder.joiner.project_predictor(out)
 

@@ -26,7 +26,7 @@ if(NOT TARGET prnn::prnn)
 endif()
 """
 
-# Of one major version, and at least what is asked for.
+# A version is compatible if its major number is the wanted one and it is at least as new.
 _CMAKE_VERSION = """\
 set(PACKAGE_VERSION "@VERSION@")
 if(PACKAGE_FIND_VERSION_MAJOR STREQUAL "@MAJOR@" AND NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)

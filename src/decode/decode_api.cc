@@ -82,7 +82,7 @@ void check_options(const TransducerModel& m, const prnnTransducerSearchOptions_t
          options->maxFrames, options->maxSymbols, kMost);
 }
 
-// Of arrays that models of one kind have and others do not.
+// Checks an array that models of one kind have and others do not.
 void require_only_if(bool wanted, const void* array, const char* name, const char* reason) {
   if (wanted) return require_not_null(array, name);
   if (array != nullptr) fail(PRNN_STATUS_BAD_PARAM, "%s is given; it must be NULL %s", name, reason);
@@ -120,7 +120,7 @@ void check_weights(const TransducerModel& m, const prnnTransducerWeights_t* weig
   }
 }
 
-// Of prepared models, which like workspaces are aligned to 16 bytes.
+// Checks a prepared model, which like workspaces is aligned to 16 bytes.
 void check_prepared(const void* prepared) {
   require_not_null(prepared, "prepared");
   if (reinterpret_cast<uintptr_t>(prepared) % 16 != 0)

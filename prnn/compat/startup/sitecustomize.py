@@ -12,7 +12,7 @@ from types import ModuleType
 
 # Packages of losses alone: prnn's module is imported in their place.
 WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch")
-# Of the others, the modules after whose import there is something to replace.
+# Modules, by package, after whose import prnn.compat replaces something in them.
 MODULES = {
     "k2": ("k2",),
     "nemo": ("nemo.collections.asr.losses.rnnt",),
@@ -30,7 +30,7 @@ MODULES = {
 
 
 class _Replaced(importlib.abc.Loader):
-    """Of a package whose place a module of prnn.compat takes."""
+    """Loads a module of prnn.compat in the place of a package."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         _compat().install(spec.name)

@@ -63,8 +63,8 @@ struct SearchParams {
   int class_tiles;            // row tiles of the output layer before that of the durations
   int layers, units;          // units: a multiple of kTileUnits
   bool copies_frames;         // frames begin at multiples of 16 bytes
-  // Of an index of pieces of 16 bytes: states and projections that are exchanged, two words a piece; columns of
-  // activations; parts of columns. And of a column.
+  // Divisors of an index of 16-byte pieces: exchanged states and projections, two words a piece; columns of
+  // activations; parts of columns. The last divides a column's number.
   Divisor state_pieces, projection_pieces, activation_pieces, parts_of_column, frames_of_slot;
 
   TaggedWord* states[2];   // {groups, slots, words of h}

@@ -234,7 +234,7 @@ struct Search {
 
   __device__ __forceinline__ bool is_live(int s) const { return slots[s].utterance >= 0 && !slots[s].closes; }
 
-  // Of an utterance that ends: its state, each block's own units of it.
+  // Writes the states of utterances that end, each block its own units.
   __device__ __forceinline__ void write_states() {
 #pragma unroll 1
     for (int layer = 0; layer < p.layers; ++layer) {
