@@ -17,10 +17,7 @@ template <class Object>
 class ObjectPool {
  public:
   // The pool of this type; never destroyed, so that clients may clean up in their own static destructors.
-  static ObjectPool& instance() {
-    static ObjectPool& pool = *new ObjectPool;
-    return pool;
-  }
+  static ObjectPool& instance() { return instance_; }
 
   Object* create() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -59,11 +56,17 @@ class ObjectPool {
   };
   static_assert(std::is_standard_layout_v<Slot>, "a slot lies where its object does");
 
+  // Made when the library is loaded: a pool that the first call made could be half made in a forked process.
+  static ObjectPool& instance_;
+
   std::mutex mutex_;
   std::deque<Slot> slots_;
   Slot *first_ = nullptr, *last_ = nullptr;  // the resting ones
   size_t resting_ = 0;
 };
+
+template <class Object>
+ObjectPool<Object>& ObjectPool<Object>::instance_ = *new ObjectPool;
 
 // Whether the pointer is an object of this type that was created and not destroyed. Garbage is told by its tag; a
 // pointer into memory that does not exist cannot be told.
