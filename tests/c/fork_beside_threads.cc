@@ -1,5 +1,5 @@
 // Forks beside threads that make and destroy objects of every kind. Prints how many children did the same, each of
-// which is given a second.
+// which is given ten seconds.
 #include <persistent_rnn.h>
 #include <pthread.h>
 #include <sys/wait.h>
