@@ -117,7 +117,9 @@ class _Recording(soundfile.SoundFile):
         """Raises InputError if more follows behind the last sample, which libsndfile has read."""
         problem = self.problem_at_the_end()
         place = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if self.format == "FLAC" and containers.flac_follows(self._bytes, place):
+        if (self.format == "FLAC" and containers.flac_follows(self._bytes, place)) or (
+            self.format == "OGG" and containers.ogg_begins_anew(self._bytes, self._size)
+        ):
             problem = "it has several recordings, one after the other, of which libsndfile reads the first; convert it"
         elif self.format == "MP3" and containers.mp3_goes_on(self._bytes, self._mp3_length or place):
             problem = (

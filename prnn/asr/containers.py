@@ -170,6 +170,21 @@ def ogg_problem(read: Read, size: int) -> str:
     return ""
 
 
+def ogg_begins_anew(read: Read, size: int) -> bool:
+    """Whether a first page (RFC 3533) comes behind pages of samples, as where two files were joined, one with the same
+    serial number among them."""
+    place, has_begun = 0, False
+    while place < size:
+        page = read(place, 27 + 255)
+        if len(page) < 27 or page[:4] != b"OggS":
+            return False
+        if page[5] & 2 and has_begun:
+            return True
+        has_begun = has_begun or not page[5] & 2
+        place += 27 + page[26] + sum(page[27 : 27 + page[26]])
+    return False
+
+
 def _behind_tag(read: Read, place: int) -> int:
     """A place of an MP3, or the end of the ID3 tag there."""
     tag = read(place, 10)
