@@ -56,7 +56,7 @@ class Recogniser:
 
     @property
     def device(self) -> torch.device:
-        """Where it recognises."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -179,7 +179,7 @@ class RecogniserStream:
         return self.text
 
     def feed(self, samples: np.ndarray) -> None:
-        """The same without the text."""
+        """Takes more samples (S,), as `accept` does, and returns nothing."""
         self._require_going_on()
         check_recording(samples)
         self._features.accept_waveform(samples)
