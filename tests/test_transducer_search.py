@@ -13,7 +13,7 @@ from torch import Tensor
 import prnn
 from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.hypothesis import Decoder
-from prnn.transducer.resident import resident
+from prnn.transducer.resident import _dtype, resident
 from prnn.transducer.steps import Steps, search_by_steps
 
 V, D = 13, 9
@@ -245,6 +245,19 @@ def test_steps_beyond_the_end_change_nothing(predictor: str, durations: str) -> 
     for a, b in zip(after.predictor, expected.predictor, strict=True):
         torch.testing.assert_close(a, b)
     assert torch.equal(after.ahead, expected.ahead)
+
+
+def test_the_type_of_a_gpus_search_follows_autocast() -> None:
+    weights = [torch.empty(1, dtype=dtype, device="meta") for dtype in (torch.float32, torch.float16)]
+    before = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        assert [_dtype(weight) for weight in weights] == [torch.bfloat16, torch.float16]
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before)
+    assert _dtype(weights[0]) == torch.float32
 
 
 def test_modules_in_training_mode_drop_nothing() -> None:

@@ -21,6 +21,7 @@ def on_gpu(parts: dict[str, Any]) -> dict[str, Any]:
     return {name: part.cuda() if isinstance(part, torch.nn.Module) else part for name, part in parts.items()}
 
 
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double
 @pytest.mark.parametrize("durations", DURATIONS)
 @pytest.mark.parametrize("predictor", PREDICTORS)
 def test_as_the_slow_search(predictor: str, durations: str) -> None:

@@ -136,24 +136,32 @@ def resident(decoder: Decoder, trusts_versions: bool) -> Resident | None:
         return None
     dtype = _dtype(weights.output[0])
     tensors = weights.tensors()
+    output, stream = weights.output[0], _stream(weights.output[0])
     try:
-        signature = (dtype, *((t.data_ptr(), t._version) for t in tensors), *weights[6:], weights.predictor)
+        signature = (dtype, stream, *((t.data_ptr(), t._version) for t in tensors), *weights[6:], weights.predictor)
     except RuntimeError:  # inference tensors have no version
         signature, trusts_versions = (), False
-    kept: _Kept | None = _kept.get(weights.output[0])
+    kept: _Kept | None = _kept.get(output)
     if kept is None or not trusts_versions or kept.signature != signature:
         prepared = None
         with contextlib.suppress(NotSupportedError):
             prepared = prepare(weights, dtype)
-        _kept[weights.output[0]] = kept = _Kept(signature, prepared)
+        kept = _Kept(signature, prepared)
+        if not (output.is_cuda and torch.cuda.is_current_stream_capturing()):  # memory of the graph's own
+            _kept[output] = kept
     return None if kept.prepared is None else Resident(decoder, kept.prepared)
+
+
+def _stream(weight: Tensor) -> object:
+    """The GPU's stream that is current: what is prepared in it is ready in it alone."""
+    return torch.cuda.current_stream(weight.device) if weight.is_cuda else None
 
 
 def _dtype(weight: Tensor) -> torch.dtype:
     if weight.device.type == "cpu":
         return torch.float64 if weight.dtype == torch.float64 else torch.float32
     if torch.is_autocast_enabled() and weight.dtype == torch.float32:
-        return torch.get_autocast_gpu_dtype()
+        return torch.get_autocast_dtype("cuda")
     return weight.dtype
 
 
