@@ -1,4 +1,4 @@
-"""The programs in docs/c_api.md compile without a warning, run, and print what stands below them; the page names what there is."""
+"""The programs of docs/c_api.md compile without a warning and print what stands below them; its names exist."""
 
 import pathlib
 import re
