@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,6 +75,10 @@ def set_rate(search: Callable[[], prnn.transducer.TransducerSearchResult], bias:
         low, high = (middle, high) if found > wanted else (low, middle)
 
 
+def on_host(find: Callable[[], Any]) -> list[prnn.Hypothesis]:
+    return found_hypotheses(find())
+
+
 def median_time(call: Callable[[], object], seconds: float) -> float:
     for _ in range(2):
         call()
@@ -113,12 +118,14 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
         for way in ("libprnn", "steps"):
             predictor.__class__ = known if way == "libprnn" else other
             decoder = Decoder.of(predictor, joiner, 0, durations, None)
-            find = partial(by_library, decoder, count) if way == "libprnn" else partial(search, count)
+            find: Callable[[], Any] = (
+                partial(by_library, decoder, count) if way == "libprnn" else partial(search, count)
+            )
             found = find()
             if found is None:
                 continue
             longest = int(found.counts.max())
-            seconds = median_time(lambda find=find: found_hypotheses(find()), arguments.seconds)
+            seconds = median_time(partial(on_host, find), arguments.seconds)
             audio = count * arguments.frames * arguments.frame_ms / 1000
             row = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
             row |= {"us_a_symbol": round(1e6 * seconds / max(longest, 1), 1), "audio_s_per_s": round(audio / seconds)}
