@@ -1,6 +1,6 @@
 /* The recurrent functions of cuDNN 8 and 9 (cudnnRNNForward and its kin) over prnn: a client that calls them compiles
- * against prnn when it includes this header instead of cudnn.h, and links with -lprnn; no cuDNN is needed. (prnn run serves a
- * program that is not compiled again.)
+ * against prnn when it includes this header instead of cudnn.h, and links with -lprnn; no cuDNN is needed. (prnn run
+ * serves a program that is not compiled again.)
  *
  * Define before including it
  * - PRNN_COMPAT_CUDNN_MAJOR as 9, the default, or 8: what CUDNN_VERSION says.
