@@ -1,7 +1,7 @@
-"""`generate()` of Transformers' Parakeet transducers by prnn.transducer_search."""
+"""`generate()` of Transformers' Parakeet and Nemotron transducers by prnn.transducer_search."""
 
 import functools
-import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,19 +14,23 @@ from prnn.transducer import Joiner, RecurrentPredictor
 
 _ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 _TAKEN = {"input_features", "attention_mask", "return_dict_in_generate"}
+_OUTPUTS = ("NemotronAsrStreamingGenerateOutput", "ParakeetRNNTGenerateOutput")
 _parts: WeakKeyDictionary[nn.Module, tuple[RecurrentPredictor, Joiner]] = WeakKeyDictionary()
 
 
-def generates(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The `generate` of a model class. Other arguments than features and their mask, a model in training mode, and what
-    the search does not find as Transformers does have the original's way."""
+def generates(original: Callable[..., Any], encoder_options: frozenset[str] = frozenset()) -> Callable[..., Any]:
+    """The `generate` of a model class. Other arguments than features, their mask and encoder_options (those of
+    `get_audio_features`), features in chunks, a model in training mode, and what the search does not find as
+    Transformers does have the original's way."""
 
     @functools.wraps(original)
-    def generate(self: Any, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+    def generate(self: Any, inputs: Any = None, generation_config: Any = None, **kwargs: Any) -> Any:
         found = None
         features = kwargs.get("input_features") if inputs is None else inputs
-        if features is not None and generation_config is None and kwargs.keys() <= _TAKEN and _can_search(self):
-            found = _search(self, features, kwargs.get("attention_mask"))
+        plain = generation_config is None and kwargs.keys() <= _TAKEN | encoder_options
+        if isinstance(features, Tensor) and plain and _can_search(self):
+            options = {name: kwargs[name] for name in encoder_options & kwargs.keys()}
+            found = _search(self, features, kwargs.get("attention_mask"), options)
         if found is None:
             return original(self, inputs=inputs, generation_config=generation_config, **kwargs)
         sequences, durations = found
@@ -36,8 +40,9 @@ def generates(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _output_class(model: Any) -> Any:
-    """What the original returns, of the module that has it."""
-    return inspect.unwrap(type(model).generate).__globals__["ParakeetRNNTGenerateOutput"]
+    """What the original returns, of the first module of the model's classes that has it."""
+    modules = [sys.modules[kind.__module__] for kind in type(model).__mro__]
+    return next(getattr(module, name) for module in modules for name in _OUTPUTS if hasattr(module, name))
 
 
 def _can_search(model: Any) -> bool:
@@ -81,13 +86,15 @@ def _parts_of(model: Any) -> tuple[RecurrentPredictor, Joiner]:
 
 
 @torch.no_grad()
-def _search(model: Any, features: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+def _search(
+    model: Any, features: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
+) -> tuple[Tensor, Tensor] | None:
     """Sequences and durations (N, steps) as `generate` gives them: what is taken in each step, blanks too, after the
     start token, and by how many frames it goes on. After a sequence's last frame the pad token and durations of 0,
     where Transformers goes on with the last frame of the padding. None where a limit of symbols in a frame is met that
     Transformers has not."""
     outputs = model.get_audio_features(
-        input_features=features, attention_mask=attention_mask, output_attention_mask=True
+        input_features=features, attention_mask=attention_mask, output_attention_mask=True, **options
     )
     frames, config = outputs.pooler_output, model.config
     mask = outputs.attention_mask
