@@ -35,7 +35,8 @@ class Parts(NamedTuple):
     joiner: Joiner
 
 
-_made: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Parts]] = WeakKeyDictionary()  # by the LSTM, which the parts do not hold
+# By the LSTM, which the parts do not hold.
+_made: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Parts]] = WeakKeyDictionary()
 
 
 def parts_of(layers: Layers, classes: int, blank: int) -> Parts:
@@ -57,10 +58,9 @@ def parts_of(layers: Layers, classes: int, blank: int) -> Parts:
         hidden, count = lstm.hidden_size, lstm.num_layers
         predictor = RecurrentPredictor(embedding.num_embeddings, lstm.input_size, hidden, count, blank=blank)
         joiner = Joiner(size, hidden, size, classes, ACTIVATIONS[type(activation)], head.out_features - classes)
-        rnn = nn.LSTM(lstm.input_size, hidden, count, batch_first=True)
     for name, parameter in lstm.named_parameters():
-        setattr(rnn, name, parameter)
-    predictor.embedding, predictor.rnn, joiner.output = embedding, rnn, head
+        setattr(predictor.rnn, name, parameter)
+    predictor.embedding, joiner.output = embedding, head
     joiner.predictor_proj.weight = projection.weight
     identity = torch.eye(size, dtype=projection.weight.dtype, device=projection.weight.device)
     joiner.encoder_proj.weight = nn.Parameter(identity, requires_grad=False)
