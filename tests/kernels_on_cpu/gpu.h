@@ -230,8 +230,10 @@ inline bool launch(const Grid& shape, std::function<void()> body) {
       for (unsigned i = 0; i < 32; ++i) {
         Thread& thread = threads[warp * 32 + (first + i) % 32];
         const Thread& later = threads[warp * 32 + (first + i + kAhead) % 32];
-        __builtin_prefetch(later.stack);
-        __builtin_prefetch(static_cast<char*>(later.stack) + 64);
+        if (!later.is_done && !later.waits()) {
+          __builtin_prefetch(later.stack);
+          __builtin_prefetch(static_cast<char*>(later.stack) + 64);
+        }
         if (thread.is_done || thread.waits()) continue;
         current = &thread;
         switch_stack(&scheduler, thread.stack);
