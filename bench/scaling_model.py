@@ -92,9 +92,9 @@ def noise_scale() -> tuple[float, float]:
 def imbalance(durations: np.ndarray, size: int, processes: int) -> float:
     """By what share the longest utterance of all processes' batches exceeds the mean of the batches' longest, where
     batches are dealt as prnn train deals them: those of a step are neighbours in the order of length."""
-    from prnn.asr.order import BatchOrder
+    from prnn.asr.sampler import BucketSampler
 
-    batches = BatchOrder(durations.tolist(), size, 1e6, seed=0).epoch(0)
+    batches = BucketSampler(durations.tolist(), size, 1e6, seed=0).epoch(0)
     longest = np.sort([durations[batch].max() for batch in batches])[len(batches) % processes :]
     steps = longest.reshape(-1, processes)
     return float((steps.max(axis=1) / steps.mean(axis=1)).mean() - 1)

@@ -14,7 +14,7 @@ from test_interrupted_training import small
 from prnn.asr import InputError
 from prnn.asr.data import open_data
 from prnn.asr.options import TrainingOptions
-from prnn.asr.order import BatchOrder
+from prnn.asr.sampler import BucketSampler
 from prnn.asr.training import train
 from prnn.cli import main
 
@@ -25,8 +25,8 @@ SECONDS = [0.08 * (len(text) + 2) for text in TEXTS]
 @pytest.mark.parametrize("outliers", [[600.0], [600.0, 590.0], [600.0, 45.0, 31.0, 0.2]])
 def test_long_recordings_leave_the_batches_of_others_alone(outliers: list[float]) -> None:
     durations = np.random.default_rng(0).uniform(1, 10, size=4000).tolist()
-    usual = len(BatchOrder(durations, 64, 320.0, seed=1))
-    order = BatchOrder(durations + outliers, 64, 320.0, seed=1)
+    usual = len(BucketSampler(durations, 64, 320.0, seed=1))
+    order = BucketSampler(durations + outliers, 64, 320.0, seed=1)
     assert usual <= len(order) <= usual + len(outliers)
     batches = order.epoch(0)
     assert len(batches) == len(order)
@@ -41,7 +41,7 @@ def test_every_batch_keeps_to_its_bounds(seed: int | None) -> None:
         rng = np.random.default_rng(draw)
         durations = rng.lognormal(rng.uniform(-1, 3), rng.uniform(0, 2), size=int(rng.integers(1, 2000)))
         size, seconds = int(rng.integers(1, 100)), float(rng.uniform(1, 500))
-        order = BatchOrder(durations.tolist(), size, seconds, seed)
+        order = BucketSampler(durations.tolist(), size, seconds, seed)
         batches = order.epoch(1)
         assert len(batches) == len(order)
         assert Counter(index for batch in batches for index in batch) == Counter(range(len(durations)))

@@ -16,7 +16,7 @@ from prnn.asr.cache import Cache
 from prnn.asr.data import open_data
 from prnn.asr.dataset import Batch, UtteranceDataset
 from prnn.asr.loader import BatchLoader
-from prnn.asr.order import BatchOrder
+from prnn.asr.sampler import BucketSampler
 
 TEXTS = ["ab ca", "cab", "b", "acc ab", "bb", "cc ca"]
 
@@ -60,7 +60,7 @@ def test_processes_read_each_recording_once(
         source = UtteranceDataset(
             utterances, CharTokenizer("abc "), FeatureConfig(), Augmentation(), 0, cache_bytes, audio=where == "device"
         )
-        loader = BatchLoader(source, BatchOrder([u.duration for u in utterances], 2, 100.0, seed=0), workers=2)
+        loader = BatchLoader(source, BucketSampler([u.duration for u in utterances], 2, 100.0, seed=0), workers=2)
         try:
             return [batch for _ in range(4) for batch in loader]
         finally:

@@ -1,5 +1,6 @@
-"""`generate()` of Transformers' Parakeet models by prnn's search, against one step after the other."""
+"""`generate()` of Transformers' models by prnn's search, against one step after the other."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers_case import Joint
 
-from prnn.compat import _parakeet_search as parakeet
+from prnn.compat import _transformers_search as search
 
 VOCABULARY, BLANK, PAD, SIZE, DURATIONS = 7, 6, 5, 4, [0, 1, 2, 4]
 
@@ -77,7 +78,7 @@ class Model(nn.Module):
 
 
 class Replaced(Model):
-    generate = parakeet.generates(Model.generate)
+    generate = search.generates(Model.generate)
 
 
 @pytest.mark.parametrize("durations", [[], DURATIONS, [1, 2]], ids=str)
@@ -105,6 +106,35 @@ def test_the_searches_are_not_all_the_original() -> None:
     assert calls < 3
 
 
+class Streaming(Model):
+    """As Nemotron: options of the encoder, features in chunks, and an output class of its own."""
+
+    given: dict[str, Any]
+
+    def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None, **options: Any) -> Any:
+        self.given = options
+        return super().get_audio_features(input_features, attention_mask)
+
+    @functools.partial(search.generates, encoder_options=frozenset({"num_lookahead_tokens"}))
+    def generate(self, inputs: Any = None, generation_config: Any = None, **kwargs: Any) -> Any:
+        self.calls += 1
+
+
+def test_nemotron(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = type("NemotronAsrStreamingGenerateOutput", (ParakeetRNNTGenerateOutput,), {})
+    monkeypatch.setitem(globals(), own.__name__, own)
+    features = torch.randn(1, 5, SIZE)
+    model = Streaming([], 0)
+    found = model.generate(features, num_lookahead_tokens=3)
+    assert type(found) is own
+    assert torch.equal(found.sequences, Replaced([], 0).generate(features).sequences)
+    assert model.given["num_lookahead_tokens"] == 3
+    assert model.calls == 0
+    model.generate(chunk for chunk in [features])
+    model.generate(features, prompt_ids=torch.tensor([1]))
+    assert model.calls == 2
+
+
 def test_what_is_generated_by_the_original() -> None:
     features = torch.randn(1, 5, SIZE)
     for options in ({"max_new_tokens": 3}, {"generation_config": SimpleNamespace()}):
@@ -126,3 +156,9 @@ def test_changed_weights_and_types_are_seen() -> None:
         model.joint.head.bias[BLANK] += 100
     assert (model.generate(features).sequences == BLANK).all()
     assert model.double().generate(features.double()).sequences.shape == (1, 12)
+
+
+def test_blanks_that_pass_over_a_symbol_are_left_to_transformers() -> None:
+    """Their durations are computed once more, and may be rounded otherwise than in the search."""
+    for blank, expected in (2, [(BLANK, 2), (1, 1), (BLANK, 1), (BLANK, 1)]), (3, None):
+        assert search._steps(5, [1], [2], [1], [blank, 1, 1, 1, 1], BLANK, 10) == expected

@@ -138,6 +138,20 @@ def test_spaces_too_small_are_cudnns_in_every_call(
     assert "forwarded: a workspace or reserve space that is too small for prnn" in log
 
 
+def test_spaces_are_the_least_that_a_training_step_or_inference_takes(
+    folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path
+) -> None:
+    sizes: dict[str, Any] = {"hidden": 64, "layers": 3, "input": 24, "steps": 20, "lengths": [20] * 3}
+    results, _ = run_client(folder, standin, fake, [make_case(0, training=t, **sizes) for t in (True, False)])
+    rnn, handle, batch = _C.Rnn(LSTM, _C.FLOAT, 64, 3, 24, False), _C.Handle.cpu(), [3] * 20
+    for training, result in zip((True, False), results, strict=True):
+        workspace, reserve = rnn.temp_space_sizes(handle, training, _C.Sequences(batch))
+        assert workspace <= result["sizes"][0] <= max(1000, workspace + 1024)  # cuDNN's own, or prnn's, aligned
+        assert result["sizes"][1] == reserve
+        assert result["calls"][0] == [1, 2][not training]
+    assert results[0]["sizes"][1] < rnn.reserve_size(handle, _C.Sequences(batch))
+
+
 def test_inference_needs_no_reserve_space(folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path) -> None:
     case = make_case(0, layers=2, training=False, dropout=0.5)
     (result,), _ = run_client(folder, standin, fake, [case])

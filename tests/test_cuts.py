@@ -23,7 +23,7 @@ from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.cuts import (
     CutDataset,
     CutManifest,
-    CutOrder,
+    CutSampler,
     load_samples,
     read_cuts,
     recording_rate,
@@ -65,8 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 KINDS = ["cuts.jsonl.gz", "shar"]
 
 
-def order(path: Path, size: int = 3, seed: int = 0) -> CutOrder:
-    return CutOrder(CutManifest(path), size, 100.0, seed)
+def order(path: Path, size: int = 3, seed: int = 0) -> CutSampler:
+    return CutSampler(CutManifest(path), size, 100.0, seed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

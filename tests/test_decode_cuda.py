@@ -1,7 +1,9 @@
 """The transducer search on a GPU, through the C API: greedy to float64, the same in any batch and any chunks."""
 
+import ctypes
 from typing import Any
 
+import capi
 import pytest
 import torch
 from decode_case import DecodeCase, assert_greedy
@@ -71,3 +73,12 @@ def test_a_bias() -> None:
     frames = case.frames(3, 15)
     for found, utterance in zip(case.search(frames, bias=bias), frames, strict=True):
         assert_greedy(case, utterance, found, TOLERANCES[torch.float32], bias=bias)
+
+
+@pytest.mark.parametrize("changes", [{"durations": (1, 2**31 - 1)}, {"joiner": 20_000}, {"classes": 70_000}], ids=str)
+def test_models_that_have_no_search(changes: dict[str, Any]) -> None:
+    case = make_case(torch.float32, **changes)
+    status = case.call("GetTransducerPreparedSize", sizeInBytes=ctypes.byref(ctypes.c_size_t()))
+    assert status == capi.NOT_SUPPORTED
+    (name, value), *_ = changes.items()
+    assert (f"{name}[1] is {value[1]}" if name == "durations" else str(value)) in capi.message(case.handle.pointer)

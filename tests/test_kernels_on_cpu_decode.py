@@ -2,6 +2,8 @@
 
 import math
 import pathlib
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,6 +41,49 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 @pytest.fixture(scope="module")
 def program(builder: Builder) -> pathlib.Path:
     return builder.run_decode("decode")
+
+
+PLANS = [
+    "type=bfloat16 predictor=lstm layers=1 hidden=640 joiner=640 classes=1025",
+    "type=float32 predictor=lstm layers=1 hidden=640 joiner=640 classes=1025 durations=5",
+    "type=bfloat16 predictor=lstm layers=2 hidden=640 joiner=640 classes=8193 durations=5",
+    "type=float32 predictor=lstm layers=2 hidden=640 joiner=640 classes=8193",
+    "type=bfloat16 predictor=gru layers=2 hidden=1024 joiner=1024 classes=16384",
+    "type=float32 predictor=gru layers=1 hidden=1 joiner=1 classes=2",
+    "type=bfloat16 predictor=stateless hidden=512 joiner=512 classes=500",
+    "type=float32 predictor=stateless hidden=33 joiner=1000 classes=65536 durations=16",
+]
+
+
+@pytest.fixture(scope="module")
+def plans(builder: Builder) -> Callable[[str], dict[str, str]]:
+    program = builder.decode_plan()
+
+    def found(model: str) -> dict[str, str]:
+        """What the search does on each GPU, by its name."""
+        done = subprocess.run([program, *model.split()], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{model}: {done.stdout}{done.stderr}"
+        return dict(line.split(": ") for line in done.stdout.splitlines())
+
+    return found
+
+
+@pytest.mark.parametrize("model", PLANS)
+def test_plans_of_all_gpus(plans: Callable[[str], dict[str, str]], model: str) -> None:
+    """Shares, layouts of shared memory and batches are as the kernel takes them to be."""
+    found = plans(model)
+    assert "no room" not in {found[gpu] for gpu in ("H200", "H100", "A100", "B200")}
+
+
+def test_the_plan_that_docs_tell_of(plans: Callable[[str], dict[str, str]]) -> None:
+    assert plans(PLANS[0])["H200"] == "blocks=38 groups=3 slots=8 window=3"
+
+
+@pytest.mark.parametrize("size", [8000, 2**29, 2**31 - 1])
+@pytest.mark.parametrize("name", ["hidden", "joiner"])
+def test_sizes_without_room(plans: Callable[[str], dict[str, str]], name: str, size: int) -> None:
+    model = "type=float32 predictor=lstm layers=2 hidden=64 joiner=64 classes=100"
+    assert set(plans(model.replace(f"{name}=64", f"{name}={size}")).values()) == {"no room"}
 
 
 def make_case(dtype: torch.dtype = torch.float32, blank_bias: float = 2.5, **options: Any) -> DecodeCase:

@@ -152,7 +152,7 @@ def test_the_next_utterance_of_a_stream_begins_anew(arpa: Path) -> None:
         ({"symbols": {"a": -1}}, "symbols has 'a': -1"),
         ({"symbols": ["x", "y"]}, "has no n-gram of the symbols"),
         ({"blank": 5}, "blank is 5; it must be below vocab_size, 5"),
-        ({"vocab_size": 2**24}, "makes a table of"),
+        ({"vocab_size": 2**24}, "model.arpa makes a table of"),
     ],
 )
 def test_bad_arguments(arpa: Path, changes: dict[str, Any], message: str) -> None:
@@ -169,7 +169,7 @@ def test_bad_arguments(arpa: Path, changes: dict[str, Any], message: str) -> Non
         ("\\data\\\n\\1-grams:\n-1.0\ta b c\n", "line 3: .* is no 1-gram"),
         ("\\data\\\n\\1-grams:\nx\ta\n", "line 3: .* has no number where one must be"),
         ("\\data\\\n\\1-grams:\nnan\ta\n", "line 3: .* is not finite"),
-        ("\\data\\\n\\1-grams:\n-1\ta\n\\end\\\n", "has no 1-gram of symbol 2, and no <unk>"),
+        ("\\data\\\n\\1-grams:\n-1\ta\n\\end\\\n", "has no 1-gram of 'b', symbol 2, and no <unk>"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, message: str) -> None:

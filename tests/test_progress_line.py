@@ -17,8 +17,8 @@ from prnn.asr.audio import read_audio
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.folder import last_checkpoint
 from prnn.asr.notes import spelling_note
-from prnn.asr.pace import _duration
 from prnn.asr.task import TransducerTask
+from prnn.asr.throughput import _duration
 from prnn.asr.tokenizer import CharTokenizer
 from prnn.cli import main
 
@@ -58,7 +58,7 @@ def test_line(
     said = stream()
     monkeypatch.setattr(sys, "stderr", said)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("prnn.asr.pace.time.monotonic", Clock().monotonic)
+    monkeypatch.setattr("prnn.asr.throughput.time.monotonic", Clock().monotonic)
     assert main(command(manifest, tmp_path / "out", "--epochs", 6)) == 0
     log = capsys.readouterr().out
     text = said.getvalue()

@@ -15,7 +15,7 @@ from prnn.asr.augment import Augmentation
 from prnn.asr.cuts import CutDataset
 from prnn.asr.dataset import Position, Request, UtteranceDataset
 from prnn.asr.options import TrainingOptions
-from prnn.asr.order import BatchOrder
+from prnn.asr.sampler import BucketSampler
 from prnn.asr.task import TransducerTask
 from prnn.compat import speechbrain
 from prnn.losses._checks import integers
@@ -24,7 +24,7 @@ from prnn.transducer import Transducer
 
 def test_the_batches_left_over_are_others_in_each_epoch() -> None:
     """Several processes have as many batches each: what is over is drawn anew, so that all get trained on."""
-    order = BatchOrder(list(np.linspace(1, 2, 11)), 1, 100.0, seed=0)
+    order = BucketSampler(list(np.linspace(1, 2, 11)), 1, 100.0, seed=0)
     left = []
     for epoch in range(40):
         shares = [order.epoch(epoch, process, 4) for process in range(4)]

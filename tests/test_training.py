@@ -35,7 +35,7 @@ from prnn.asr.evaluation import evaluate
 from prnn.asr.loader import BatchLoader
 from prnn.asr.manifest import Utterance
 from prnn.asr.options import TrainingOptions
-from prnn.asr.order import BatchOrder
+from prnn.asr.sampler import BucketSampler
 from prnn.asr.task import schedule, schedule_after
 from prnn.asr.training import train
 from prnn.cli import main
@@ -130,7 +130,7 @@ def dataset(tmp_path: Path) -> UtteranceDataset:
 
 def test_the_loader_goes_on_after_any_number_of_steps(dataset: UtteranceDataset) -> None:
     def loader() -> BatchLoader:
-        return BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 3, 100.0, seed=5))
+        return BatchLoader(dataset, BucketSampler([u.duration for u in dataset.utterances], 3, 100.0, seed=5))
 
     straight = loader()
     batches = [batch for _ in range(3) for batch in straight]
@@ -146,7 +146,7 @@ def test_the_loader_goes_on_after_any_number_of_steps(dataset: UtteranceDataset)
 
 
 def test_processes_share_the_batches_of_an_epoch(dataset: UtteranceDataset) -> None:
-    order = BatchOrder([u.duration for u in dataset.utterances], 3, 100.0, seed=5)
+    order = BucketSampler([u.duration for u in dataset.utterances], 3, 100.0, seed=5)
     loaders = [BatchLoader(dataset, order, process=process, processes=3) for process in range(3)]
     assert [len(loader) for loader in loaders] == [len(order) // 3] * 3
     shares = [batch.texts for loader in loaders for batch in loader]
@@ -161,7 +161,7 @@ def test_processes_share_the_batches_of_an_epoch(dataset: UtteranceDataset) -> N
 @pytest.mark.parametrize("processes", [2, 3, 8])
 def test_processes_have_batches_of_similar_durations(processes: int) -> None:
     durations = np.random.default_rng(0).gamma(4.0, 3.0, size=5000)
-    order = BatchOrder(durations.tolist(), 8, 1e9, seed=1)
+    order = BucketSampler(durations.tolist(), 8, 1e9, seed=1)
     left_out = set()
     for number in range(3):
         shares = [order.epoch(number, process, processes) for process in range(processes)]
@@ -176,11 +176,11 @@ def test_processes_have_batches_of_similar_durations(processes: int) -> None:
 
 def test_every_epoch_has_every_utterance_once_in_another_order() -> None:
     durations = np.random.default_rng(0).uniform(0.5, 6, size=200).tolist()
-    order = BatchOrder(durations, 8, 20.0, seed=1)
+    order = BucketSampler(durations, 8, 20.0, seed=1)
     epochs = [order.epoch(number) for number in range(3)]
     assert epochs[0] == order.epoch(0)
     assert epochs[0] != epochs[1]
-    assert BatchOrder(durations, 8, 20.0, seed=2).epoch(0) != epochs[0]
+    assert BucketSampler(durations, 8, 20.0, seed=2).epoch(0) != epochs[0]
     for epoch in epochs:
         assert len(epoch) == len(order)
         assert sorted(index for batch in epoch for index in batch) == list(range(200))
@@ -189,12 +189,12 @@ def test_every_epoch_has_every_utterance_once_in_another_order() -> None:
             assert len(batch) <= 8
             assert longest * len(batch) <= 20.0
             assert longest - min(durations[index] for index in batch) < 1.5
-    assert [len(batch) for batch in BatchOrder([30.0, 30.0], 8, 20.0, seed=1).epoch(0)] == [1, 1]
-    assert BatchOrder([3.0, 1.0, 2.0], 2, 20.0, seed=None).epoch(0) == [[1, 2], [0]]
+    assert [len(batch) for batch in BucketSampler([30.0, 30.0], 8, 20.0, seed=1).epoch(0)] == [1, 1]
+    assert BucketSampler([3.0, 1.0, 2.0], 2, 20.0, seed=None).epoch(0) == [[1, 2], [0]]
 
 
 def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
-    batch = next(iter(BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 20, 100.0, seed=0))))
+    batch = next(iter(BatchLoader(dataset, BucketSampler([u.duration for u in dataset.utterances], 20, 100.0, seed=0))))
     assert batch.features.shape == (len(batch.texts), int(batch.feature_lengths.max()), 80)
     tokenizer = CharTokenizer("abc ")
     for row, size, text in zip(batch.targets, batch.target_lengths, batch.texts, strict=True):
@@ -238,7 +238,7 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
     manifest = write_corpus(tmp_path, "tones", TEXTS)
     dataset = UtteranceDataset(read_manifest(manifest), CharTokenizer("abc "), FeatureConfig())
     (tmp_path / "tones-2.wav").write_bytes(b"RIFF")
-    loader = BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 2, 100.0, seed=0), workers)
+    loader = BatchLoader(dataset, BucketSampler([u.duration for u in dataset.utterances], 2, 100.0, seed=0), workers)
     with pytest.raises(InputError) as caught:
         list(loader)
     assert str(caught.value).startswith(f"{manifest}, line 3: {tmp_path / 'tones-2.wav'}: not a recording")
@@ -251,7 +251,7 @@ def test_no_room_for_the_batches_of_workers(
     def full(batch: Batch) -> None:
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
-    monkeypatch.setattr("prnn.asr.loader.Parcel", full)
+    monkeypatch.setattr("prnn.asr.loader.PackedBatch", full)
     manifest = write_corpus(tmp_path, "t", ["ab"])
     command = f"train --manifest {manifest} --valid {manifest} --output {tmp_path / 'out'} --hidden 4 --workers 1"
     assert main([*command.split(), "--accelerator", "cpu", "--no-progress", "--pictures", "0"]) == 2

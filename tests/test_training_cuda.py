@@ -19,7 +19,7 @@ from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.data import open_data
 from prnn.asr.fbank import Fbank
-from prnn.asr.loader import Ahead
+from prnn.asr.loader import Prefetcher
 from prnn.asr.options import TrainingOptions
 from prnn.asr.task import TransducerTask
 from prnn.cli import main
@@ -81,7 +81,7 @@ def test_batches_prepared_ahead_are_those_prepared_in_time(tmp_path: Path) -> No
         model.encoder.set_normalization(torch.full((80,), -7.0), torch.ones(80))  # type: ignore[union-attr]
         task = TransducerTask(model, options.features, data.tokenizer, options).to(device)
         features.append([])
-        for batch in Ahead(data.loader, task.prepared, lambda: device) if ahead else data.loader:
+        for batch in Prefetcher(data.loader, task.prepared, lambda: device) if ahead else data.loader:
             for _ in range(10):
                 busy = (busy @ busy).clamp(-1, 1)
             features[-1].append((batch if ahead else task.prepared(batch, device)).features * 2)

@@ -32,8 +32,8 @@ from prnn.asr.features import FeatureConfig
 from prnn.asr.folder import averaged_checkpoint, best_checkpoint, last_checkpoint
 from prnn.asr.loader import BatchLoader
 from prnn.asr.options import TrainingOptions
-from prnn.asr.order import BatchOrder
 from prnn.asr.progress import Progress, ends
+from prnn.asr.sampler import BucketSampler
 from prnn.asr.task import TransducerTask
 from prnn.asr.training import train
 from prnn.cli import main
@@ -327,7 +327,7 @@ def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
     for audio in (False, True):
         dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio)
         dataset.mean = torch.full((80,), -7.0)
-        order = BatchOrder([u.duration for u in utterances], 3, 100.0, seed=5)
+        order = BucketSampler([u.duration for u in utterances], 3, 100.0, seed=5)
         batches.append(list(BatchLoader(dataset, order)))
     options = small(manifest, manifest.parent, features_on="device")
     model = Transducer.from_config(options.transducer(5, 80))
@@ -350,7 +350,7 @@ def test_a_batch_comes_as_one_tensor(manifest: Path, monkeypatch: pytest.MonkeyP
     """From the processes that prepare it: each tensor of a message takes a connection to its sender."""
     utterances, augmentation = read_manifest(manifest), Augmentation(time_warp=10, start_epoch=1)
     dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio=True)
-    order = BatchOrder([u.duration for u in utterances], 3, 100.0, seed=5)
+    order = BucketSampler([u.duration for u in utterances], 3, 100.0, seed=5)
     received = []
     rebuild = reductions.rebuild_storage_fd
 

@@ -22,6 +22,7 @@ from tones_model import FRAME, RATE, TONE, save, tone_recogniser, tones
 
 from prnn.asr import Alternative, CharTokenizer, EndpointRules, Transcript, Word, compute_features
 from prnn.asr.formats import TranscriptLines
+from prnn.asr.language_model import read_language_model
 from prnn.asr.phrases import read_phrases
 from prnn.asr.tokenizer import train_pieces
 from prnn.asr.transcript import transcript_of, words_of
@@ -390,6 +391,9 @@ def test_transcribe_defaults(checkpoint: Path, recording: Path, capsys: pytest.C
         (["--nbest", 2], "--nbest is 2; it must be at most --beam, 1"),
         (["--nbest", 2, "--beam", 2, "--format", "ctm"], "--nbest is 2; the format ctm holds one hypothesis"),
         (["--phrase-score", 2], "--phrase-score needs --phrases"),
+        (["--lm-weight", 2], "--lm-weight needs --lm"),
+        (["--lm-bonus", -1], "--lm-bonus needs --lm"),
+        (["--lm", "a", "--phrases", "b"], "--phrases and --lm are given; take one of the two"),
         (["--microphone"], "recordings and --microphone are given; take one of the two"),
         (["--input-device", 2], "--input-device is for --microphone"),
         (["--stream", "--format", "srt"], "--stream prints a table of times, which does not go with --format srt"),
@@ -475,6 +479,78 @@ def test_phrases_of_pieces(tmp_path: Path) -> None:
     found = read_phrases(path, tokenizer, 4.0)
     for ours, theirs in zip(found.tables(torch.device("cpu")), expected.tables(torch.device("cpu")), strict=True):
         assert torch.equal(ours, theirs)
+
+
+# Language models
+
+
+def arpa(unigrams: str, more: str = "") -> str:
+    lines = "\n".join(f"-1\t{word}\t-0.1" for word in unigrams.split())
+    return f"\\data\\\n\n\\1-grams:\n{lines}\n{more}\n\\end\\\n"
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("extra", [[], ["--stream"], ["--endpoint"]])
+def test_a_language_model_is_added(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str], beam: int
+) -> None:
+    recording = tmp_path / "short.wav"
+    soundfile.write(recording, tones("..ab c."), RATE, subtype="FLOAT")
+    command = ["transcribe", checkpoint, recording, "--beam", beam, *extra]
+    path = tmp_path / "lm.arpa"
+    path.write_text(arpa("<s> </s> <unk> a b c \u2581", "\\2-grams:\n-0.01\tb b\n-9\tb \u2581\n"), encoding="utf-8")
+    assert printed(capsys, *command, "--lm", path, "--lm-weight", 1e-3)[-1] == "ab c"
+    options = ["--lm-weight", 20, "--lm-bonus", 50]
+    changed = printed(capsys, *command, "--lm", path, *options)[-1]
+    assert "bbb" in changed
+    recogniser = tone_recogniser()
+    bias = read_language_model(path, recogniser.tokenizer, 20.0, 50.0)
+    assert changed == recogniser.transcribe(tones("..ab c."), RATE, beam, bias=bias)
+    both = printed(capsys, "transcribe", checkpoint, recording, recording, *command[3:], "--lm", path, *options)
+    assert both[-1] == changed
+
+
+def test_evaluate_takes_a_language_model(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile.write(tmp_path / "short.wav", tones("..ab c."), RATE, subtype="FLOAT")
+    (tmp_path / "m.jsonl").write_text(json.dumps({"audio_filepath": "short.wav", "text": "ab c", "duration": 0.7}))
+    (tmp_path / "lm.arpa").write_text(arpa("<unk> a b c \u2581", "\\2-grams:\n-0.01\tb b\n"), encoding="utf-8")
+    command = ["evaluate", checkpoint, tmp_path / "m.jsonl"]
+    assert "WER 0.00 %" in printed(capsys, *command)[0]
+    assert "WER 0.00 %" not in printed(capsys, *command, "--lm", tmp_path / "lm.arpa", "--lm-bonus", 50)[0]
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("", "{} is no ARPA file: it has no section of n-grams"),
+        ("\\data\\\n\\1-grams:\n-1 a\nx b\n", "{}, line 4: 'x b' has no number where one must be"),
+        (arpa("a b c"), "{} has no 1-gram of '\u2581', symbol 3, and no <unk>"),
+        (
+            arpa("<unk> a the of and"),
+            "{} has 1-grams of 1 of the characters 'ab c'; "
+            "it must be a model over the tokenizer's symbols, not over words",
+        ),
+    ],
+)
+def test_language_models_that_cannot_be_used(
+    checkpoint: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], contents: str, message: str
+) -> None:
+    path = tmp_path / "lm.arpa"
+    path.write_text(contents, encoding="utf-8")
+    assert refused(capsys, "transcribe", checkpoint, recording, "--lm", path) == message.format(path)
+    assert refused(capsys, "transcribe", checkpoint, recording, "--lm", tmp_path) == f"{tmp_path}: not a file"
+    missing = tmp_path / "missing.arpa"
+    assert refused(capsys, "transcribe", checkpoint, recording, "--lm", missing) == f"{missing}: no such file"
+
+
+def test_a_language_model_over_pieces_with_unk(tmp_path: Path) -> None:
+    """The piece <unk>, which no transcript has, has the probability of the file's <unk>, and so have pieces that the
+    file lacks."""
+    tokenizer = train_pieces(["one two nine", "nine one two one"], 14)
+    path = tmp_path / "lm.arpa"
+    path.write_text(arpa(" ".join(tokenizer.symbols[1:-1])), encoding="utf-8")
+    _, gains, _ = read_language_model(path, tokenizer, 0.5).tables(torch.device("cpu"))
+    assert gains[0, 1:].tolist() == pytest.approx([-0.5 * math.log(10)] * (len(tokenizer) - 1))
 
 
 # The microphone

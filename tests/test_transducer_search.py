@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import types
 from typing import Any
 
 import pytest
 import torch
 from reference.transducer_search import Found, greedy
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import prnn
+import prnn.transducer.steps as steps_module
 from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor
-from prnn.transducer.hypothesis import Decoder
-from prnn.transducer.resident import resident
+from prnn.transducer.hypothesis import Decoder, map_tensors
+from prnn.transducer.resident import _dtype, resident
 from prnn.transducer.steps import Steps, search_by_steps
 
 V, D = 13, 9
@@ -245,6 +250,88 @@ def test_steps_beyond_the_end_change_nothing(predictor: str, durations: str) -> 
     for a, b in zip(after.predictor, expected.predictor, strict=True):
         torch.testing.assert_close(a, b)
     assert torch.equal(after.ahead, expected.ahead)
+
+
+def test_the_type_of_a_gpus_search_follows_autocast() -> None:
+    weights = [torch.empty(1, dtype=dtype, device="meta") for dtype in (torch.float32, torch.float16)]
+    before = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        assert [_dtype(weight) for weight in weights] == [torch.bfloat16, torch.float16]
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before)
+    assert _dtype(weights[0]) == torch.float32
+
+
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique")
+
+
+class Graph(TorchDispatchMode):
+    """A CUDA graph on the CPU: what is called between capture_begin() and capture_end(), with the same tensors again
+    in each replay(). A call for which the host would wait is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.overloadpacket.__name__ not in WAITS
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def capture_begin(self, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self.__enter__()
+
+    def capture_end(self) -> None:
+        self.__exit__(None, None, None)
+
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.calls:
+            found = func(*args, **kwargs)
+            for old, new in zip(*(tree_leaves(tree) for tree in (out, found)), strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
+@pytest.mark.parametrize("durations", DURATIONS)
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_captured_steps(predictor: str, durations: str, biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They look at no number, and keep what goes from one step to the next in the same tensors."""
+    stream = types.SimpleNamespace(wait_stream=lambda _: None)
+    for name, fake in ("CUDAGraph", Graph), ("current_stream", lambda _: stream), ("stream", contextlib.nullcontext):
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(steps_module, "_capture_stream", lambda _: stream)
+    parts = modules(predictor, DURATIONS[durations])
+    bias = PhraseBias([[1, 2], [3, 3]], 3.0, V) if biased else None
+    decoder = Decoder.of(parts["predictor"].eval(), parts["joiner"], 0, parts["durations"], bias)
+    x, lengths = frames(3, 40), torch.tensor([40, 0, 31])
+    with torch.no_grad():
+        begun = prnn.transducer_search(x[:, :0], bias=bias, **parts).state.search
+        steps = Steps(decoder, parts["joiner"].project_encoder(x), lengths, 3, begun)
+        steps.run()
+        carried = [value for value in vars(steps).values() if isinstance(value, Tensor) and value is not steps.symbol]
+        map_tensors(lambda value: carried.append(value) or value, steps.state)
+        before = [value.clone() for value in carried]
+        graph = steps.captured()
+        for value, kept in zip(carried, before, strict=True):
+            value.copy_(kept)  # a capture computes nothing
+        replays = 0
+        while not bool(steps.finished()):
+            graph.replay()
+            replays += 1
+        found, after = steps.result()
+        expected, expected_after = search_by_steps(decoder, steps.encoder, lengths, 3, begun)
+    assert replays > 0
+    for n, row in enumerate(rows(found)):
+        assert_close(row, slow(x[n, : lengths[n]], parts, 3, bias))
+    assert_close(rows(found)[0], rows(expected)[0])
+    for a, b in zip(after.predictor, expected_after.predictor, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_modules_in_training_mode_drop_nothing() -> None:

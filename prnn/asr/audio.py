@@ -80,15 +80,14 @@ class _Recording(soundfile.SoundFile):
         return 0 if extent is None or extent.size is None else max(0, extent.begin + extent.size - self._size)
 
     def _behind(self) -> str:
-        """What is wrong with a file that has another recording behind the first."""
+        """The error for a file that has another recording behind the first; empty if it has none."""
         end = None if self._extent is None else self._extent.end
         if end is not None and containers.begins_recording(self._bytes, end):
             return "it has several recordings, one after the other, of which libsndfile reads the first; convert it"
         return ""
 
     def problem(self) -> str:
-        """What is wrong with the recording, as far as its header and the ends of its file show it; empty if nothing
-        is."""
+        """The error in the recording that its header and the ends of its file show; empty if there is none."""
         if self.format not in containers.FORMATS:
             return f"its format is {self.format}; it must be one of {', '.join(containers.FORMATS)}"
         if self.format == "OGG" and (problem := containers.ogg_problem(self._bytes, self._size)):
@@ -106,7 +105,7 @@ class _Recording(soundfile.SoundFile):
         return ""
 
     def problem_at_the_end(self) -> str:
-        """What is wrong with the end of the recording, wherever it is read from."""
+        """The error at the end of the recording, whatever part of it is read; empty if there is none."""
         if self._extent is not None and self._missing() > _MISSING_BYTES:
             assert self._extent.size is not None
             share = (self._size - self._extent.begin) / self._extent.size
@@ -117,7 +116,9 @@ class _Recording(soundfile.SoundFile):
         """Raises InputError if more follows behind the last sample, which libsndfile has read."""
         problem = self.problem_at_the_end()
         place = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if self.format == "FLAC" and containers.flac_follows(self._bytes, place):
+        if (self.format == "FLAC" and containers.flac_follows(self._bytes, place)) or (
+            self.format == "OGG" and containers.ogg_begins_anew(self._bytes, self._size)
+        ):
             problem = "it has several recordings, one after the other, of which libsndfile reads the first; convert it"
         elif self.format == "MP3" and containers.mp3_goes_on(self._bytes, self._mp3_length or place):
             problem = (

@@ -20,7 +20,7 @@ _SPEED = Within(0.5, 2)
 
 
 class Masks(NamedTuple):
-    """What is done to the features of an utterance, or of N.
+    """The augmentation drawn for the features of one utterance, or of N.
 
     Args:
         gain: (), or (N, 1, 1), added to the features.
@@ -106,7 +106,7 @@ class Augmentation:
         return self.speeds != (1.0,) or self.noise is not None or self.reverberation is not None
 
     def in_epoch(self, number: int) -> Augmentation:
-        """What is done in an epoch, counted from 0."""
+        """The augmentation of an epoch, counted from 0."""
         if number + 1 >= self.start_epoch:
             return self
         return replace(self, frequency_masks=0, time_masks=0, time_warp=0)
@@ -123,7 +123,7 @@ class Augmentation:
 
 
 def _warped(frames: int, most: int, rng: np.random.Generator) -> Tensor:
-    """Where each frame comes from after one of them has moved by up to `most`, and the others along with it."""
+    """Draws the source of each frame for a time warp: one frame moves by up to `most`, the others with it."""
     if frames <= 2 * most + 1:
         return torch.arange(frames, dtype=torch.float64)
     old = int(rng.integers(most + 1, frames - most))

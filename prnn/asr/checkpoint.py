@@ -28,7 +28,7 @@ _PREFIX = "model."
 
 
 def describe(config: TransducerConfig, features: FeatureConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a checkpoint says of the recogniser under the key ``prnn``, in plain types."""
+    """Describes the recogniser in plain types, for a checkpoint's key ``prnn``."""
     return {
         "format": FORMAT,
         "version": __version__,
@@ -117,7 +117,7 @@ def require_tensor(name: str, tensor: object, expected: Tensor) -> None:
 
 
 def parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig, Tokenizer]:
-    """What the checkpoint says of the recogniser; ValueError or TypeError unless that fits together."""
+    """The description of the recogniser in a checkpoint; ValueError or TypeError unless its parts fit together."""
     description = checkpoint[_KEY]
     config = TransducerConfig.from_dict(description["model"])
     # A checkpoint without high_freq was trained on mel bins up to half the sample rate.
@@ -193,3 +193,12 @@ def load_recogniser_parts(
         model = model if encoder_class else model.to_empty(device="cpu")
         model.load_state_dict(state_dict)
     return model.eval(), features, tokenizer
+
+
+def require_same_kind(name: str, value: Any, expected: Any) -> None:
+    """Raises TypeError unless nested dictionaries have the keys and types of others, such as Lightning's own."""
+    if type(value) is not type(expected):
+        raise TypeError(f"{name} is {shown(value)}; it must be of type {type(expected).__name__}")
+    if isinstance(expected, dict):
+        for key, item in expected.items():
+            require_same_kind(f"{name}.{key}", value.get(key), item)

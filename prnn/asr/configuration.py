@@ -63,7 +63,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 NESTED: dict[str, type] = {"model": TransducerConfig, "features": FeatureConfig, "augmentation": Augmentation}
 DERIVED = ("vocab_size", "blank", "feature_dim")  # of the model: tokenizer and features make them
 
-# What prnn train takes in the place of TransducerConfig's defaults. A predictor_embedding of null is predictor_hidden.
+# Defaults of prnn train that differ from TransducerConfig's. A predictor_embedding of null is predictor_hidden.
 _MODEL_DEFAULTS: dict[str, object] = {
     "frame_stack": 8,
     "frame_stride": 4,
@@ -114,7 +114,7 @@ def _add(group: Any, cls: type, prefix: str, names: Sequence[str], defaults: dic
 _LARGEST = 2**14  # bytes of a configuration file: lists nested some 30,000 levels deep end the stack of libyaml
 
 
-# What jsonargparse says of a value that is not of the option's type.
+# jsonargparse's messages about a value that is not of the option's type.
 _WRONG_TYPE = re.compile(
     r'Parser key "([\w.]+)": (?:Expected|Not of type|Does not validate)(?:.*(?:Got|Given) value: (.*))?'
 )
@@ -124,8 +124,8 @@ _MOST_NODES = 2000  # of a configuration, with what its aliases stand for
 
 
 def _nodes(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many nodes there are in a node, if each alias were written out: a few lines of aliases can stand for more
-    than any program ends with.
+    """Counts the nodes in a node with each alias written out: a few lines of aliases can stand for more nodes than any
+    program can read.
 
     Raises:
         ValueError: it holds itself.
@@ -205,7 +205,7 @@ class _Parser(ArgumentParser):
 
 
 def _accepted(hint: Any) -> str:
-    """What an option takes whose field has no range."""
+    """The values that an option accepts whose field has no range."""
     hint = next((kind for kind in get_args(hint) if kind is Path), hint)  # of Path | None
     if get_origin(hint) is tuple:
         examples = {float: "[0.9, 1.0, 1.1]", str: "[own.jsonl:5, more.jsonl]"}

@@ -1,4 +1,5 @@
-"""Where a recording's samples end in its file by its header, and what lies behind: libsndfile reads what is there."""
+"""Finds where a recording's samples end in its file by its header, and what follows them: libsndfile reads as far as
+the file goes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Read = Callable[[int, int], bytes]  # what lies at a place of the file, up to so
 
 
 class Extent(NamedTuple):
-    """Where samples lie in a file.
+    """The place of the samples in a file.
 
     Attributes:
         begin: of their bytes.
@@ -125,7 +126,7 @@ _EXTENTS: dict[bytes, Callable[[Read], Extent | None]] = {
 
 
 def extent(read: Read) -> Extent | None:
-    """Where the samples of a file lie; None for formats that have no such place, and for damaged headers."""
+    """The place of the samples in a file; None for formats that have no such place, and for damaged headers."""
     find = _EXTENTS.get(read(0, 4))
     try:
         return None if find is None else find(read)
@@ -158,8 +159,8 @@ def _ogg_pages(data: bytes) -> Iterator[tuple[int, bytes, int]]:
 
 
 def ogg_problem(read: Read, size: int) -> str:
-    """What is wrong with an Ogg file of so many bytes, if it ends within a page, or with another stream than those that
-    it begins with, of which libsndfile reads the first alone."""
+    """The error in an Ogg file of `size` bytes: it ends within a page, or with another stream than those that it begins
+    with, of which libsndfile reads the first alone. Empty if there is none."""
     first = {serial for _, serial, _ in takewhile(lambda page: page[0] & 2, _ogg_pages(read(0, _OGG_PAGE)))}
     tail = read(max(0, size - _OGG_PAGE), _OGG_PAGE)
     for _, serial, end in list(_ogg_pages(tail))[-1:]:
@@ -168,6 +169,21 @@ def ogg_problem(read: Read, size: int) -> str:
         if end > len(tail):
             return "it ends within a page: it is not whole"
     return ""
+
+
+def ogg_begins_anew(read: Read, size: int) -> bool:
+    """Whether a first page (RFC 3533) comes behind pages of samples, as where two files were joined, one with the same
+    serial number among them."""
+    place, has_begun = 0, False
+    while place < size:
+        page = read(place, 27 + 255)
+        if len(page) < 27 or page[:4] != b"OggS":
+            return False
+        if page[5] & 2 and has_begun:
+            return True
+        has_begun = has_begun or not page[5] & 2
+        place += 27 + page[26] + sum(page[27 : 27 + page[26]])
+    return False
 
 
 def _behind_tag(read: Read, place: int) -> int:
@@ -179,8 +195,8 @@ def _behind_tag(read: Read, place: int) -> int:
 
 
 def mp3_length(read: Read) -> int | None:
-    """Where an MP3 ends by its first frame; None if that does not say it. libsndfile then estimates the length from the
-    first frames and the size of the file, tags included, which is wrong where the bit rate varies."""
+    """The end of an MP3 in bytes by its first frame; None if that does not say it. libsndfile then estimates the length
+    from the first frames and the size of the file, tags included, which is wrong where the bit rate varies."""
     begin = _behind_tag(read, 0)
     found = _MP3_LENGTH.search(read(begin, _MP3_FIRST_FRAME))
     return None if found is None else begin + found.start() + int.from_bytes(found[1])

@@ -49,7 +49,7 @@ def _one_line(error: BaseException) -> str:
 
 
 class _InShard(NamedTuple):
-    """Where a cut of a Shar lies: its shard, and which of the cuts with its id there it is."""
+    """The place of a cut in a Shar: its shard, and its number among the cuts with its id there."""
 
     shard: Path
     place: int
@@ -114,7 +114,7 @@ class CutManifest:
             yield from self.checked(self.cuts(None))
 
     def checked(self, cuts: Iterable[Any]) -> Iterator[Cut]:
-        """Those that can be trained on. Raises InputError for one that cannot."""
+        """Yields the cuts that can be trained on. Raises InputError for one that cannot."""
         for cut in cuts:
             if not isinstance(cut, Cut):
                 raise InputError(f"{self.path}: holds a {type(cut).__name__}; it must hold cuts")
@@ -197,8 +197,8 @@ def read_cuts(path: Path) -> list[Cut]:
 
 
 def utterance_of(cut: Cut, path: Path) -> Utterance:
-    """What is said in a cut, and where: in the file of its recording, or else in what has the recording's name; of a
-    cut made of several, its own."""
+    """A cut's text and the name of its recording: the file, or else the recording's id, or the cut's own id where it is
+    a mix of several."""
     recording = None if hasattr(cut, "tracks") else getattr(cut, "recording", None)
     files = [source.source for source in recording.sources if source.type == "file"] if recording is not None else []
     name = files[0] if files else (None if hasattr(cut, "tracks") else cut.recording_id) or cut.id
@@ -222,7 +222,7 @@ def _contents(tar: Path) -> dict[tuple[str, int], tuple[tarfile.TarInfo, tarfile
 
 
 def _tar(place: _InShard, field: str) -> Path:
-    """Where a shard keeps the recordings or features of its cuts."""
+    """The tar file of a shard's recordings or features."""
     return place.shard.with_name(f"{field}.{place.shard.name.split('.')[1]}.tar")
 
 
@@ -379,15 +379,15 @@ class CutDataset:
         self._pass_over_unknown = pass_over_unknown
 
     def loaded(self, cut: Cut, audio: bool) -> Tensor:
-        """What `load_cut` returns."""
+        """Loads a cut as `load_cut` does."""
         return load_cut(cut, self.path, self.config, audio, self.channel)
 
     def read(self, cut: Cut) -> tuple[np.ndarray, int]:
-        """What `read_cut` returns."""
+        """Reads a cut as `read_cut` does."""
         return read_cut(cut, self.path, self.channel)
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
-        """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""
+        """Yields the samples (S,) of each cut, or its stored features (T, bins)."""
         return (self.loaded(cut, self.reads_recording(cut)) for cut in cuts)
 
     def reads_recording(self, cut: Cut) -> bool:
@@ -422,7 +422,7 @@ class CutDataset:
         return collate([self.example(cut, epoch) for cut in request.items])._replace(after=request.after)
 
 
-class CutOrder:
+class CutSampler:
     """Batches of cuts by Lhotse's DynamicBucketingSampler. Its first pass, over the texts and durations alone, counts.
 
     Args:

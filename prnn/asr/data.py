@@ -20,8 +20,8 @@ from .loader import Batches, BatchLoader
 from .manifest import Utterance, read_manifest
 from .metrics import has_words
 from .options import TrainingOptions
-from .order import BatchOrder, Order
 from .recognition import Load
+from .sampler import BucketSampler, EpochSampler
 from .selection import Selection
 from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters, unknown_sentence
 
@@ -93,7 +93,7 @@ class TrainingData:
 
 class _Train(NamedTuple):
     dataset: UtteranceDataset | CutDataset
-    order: Order
+    sampler: EpochSampler
     tokenizer: Tokenizer
     utterances: int
     hours: float
@@ -148,7 +148,7 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     train = (_train_cuts if are_cuts(options.manifest) and not options.also else _train_utterances)(options, process)
     pinned = options.accelerator != "cpu" and torch.cuda.is_available()
     valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
-    loader = BatchLoader(train.dataset, train.order, options.workers, process, options.processes, pinned)
+    loader = BatchLoader(train.dataset, train.sampler, options.workers, process, options.processes, pinned)
     own = valid.batches[process :: options.processes]
     valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
@@ -186,12 +186,12 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
         audio=options.features_on == "device",
     )
     durations = [utterance.duration for utterance in utterances]
-    order = BatchOrder(durations, options.batch_size, options.batch_seconds, options.seed)
+    sampler = BucketSampler(durations, options.batch_size, options.batch_seconds, options.seed)
     hours = sum(durations) / 3600
     share = _SAMPLED, process, options.processes
     return _Train(
         dataset,
-        order,
+        sampler,
         tokenizer,
         len(utterances),
         hours,
@@ -203,24 +203,24 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
 
 
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
-    from .cuts import CutDataset, CutManifest, CutOrder, recording_rate
+    from .cuts import CutDataset, CutManifest, CutSampler, recording_rate
 
     selection = Selection(options)
     manifest = CutManifest(options.manifest)
-    order = CutOrder(manifest, options.batch_size, options.batch_seconds, options.seed, selection)
-    tokenizer = _tokenizer(options, order.characters)
+    sampler = CutSampler(manifest, options.batch_size, options.batch_seconds, options.seed, selection)
+    tokenizer = _tokenizer(options, sampler.characters)
     audio = options.features_on == "device"
     dataset = CutDataset(
         options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio,
         channel=options.channel,
     )  # fmt: skip
-    sampled = order.sampled[process :: options.processes]
+    sampled = sampler.sampled[process :: options.processes]
     return _Train(
         dataset,
-        order,
+        sampler,
         tokenizer,
-        order.cuts,
-        order.hours,
+        sampler.cuts,
+        sampler.hours,
         selection.trained_on(),
         selection.notes(),
         lambda: dataset.sample(sampled),
@@ -234,10 +234,12 @@ def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     dataset = UtteranceDataset(
         utterances, tokenizer, config, cache_bytes=cache_bytes, audio=audio, pass_over_unknown=True
     )
-    order = BatchOrder([item.duration for item in utterances], options.batch_size, options.batch_seconds, seed=None)
+    sampler = BucketSampler(
+        [item.duration for item in utterances], options.batch_size, options.batch_seconds, seed=None
+    )
     return _Valid(
         dataset,
-        order.epoch(0),
+        sampler.epoch(0),
         has_words([utterance.text for utterance in utterances]),
         unknown_characters(tokenizer, (utterance.text for utterance in utterances)),
         lambda count: [
@@ -255,8 +257,8 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     dataset = CutDataset(
         options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True, channel=options.channel
     )
-    order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
-    batches = [[cuts[index] for index in batch] for batch in order.epoch(0)]
+    sampler = BucketSampler([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
+    batches = [[cuts[index] for index in batch] for batch in sampler.epoch(0)]
     return _Valid(
         dataset,
         batches,

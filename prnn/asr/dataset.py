@@ -30,14 +30,14 @@ _MISSING = 0.5  # seconds by which a recording may be shorter than its manifest 
 
 
 class Position(NamedTuple):
-    """Where in a training's data a process stands: so many batches done of an epoch of its order."""
+    """A process's position in the training data: the number of batches done of one of its sampler's epochs."""
 
     epoch: int
     batch: int
 
 
 class Request(NamedTuple):
-    """A batch to make: what its order said of it, and where the process stands after it."""
+    """A batch to make: its items as the sampler chose them, and the process's position after it."""
 
     items: Any
     after: Position
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
         texts: the N transcripts.
         audio: whether `features` are samples.
         masks: with `audio`, the augmentation to come.
-        after: where the process stands after this batch.
+        after: the process's position after this batch.
     """
 
     features: Tensor
@@ -282,7 +282,7 @@ def augmented(
 
 
 def padded(rows: Sequence[Tensor]) -> Tensor:
-    """What pad_sequence returns, which writes all of it twice: (rows, longest, ...), with zeros after a row's end."""
+    """Pads rows with zeros to (rows, longest, ...), as pad_sequence does, which writes each element twice."""
     batch = rows[0].new_empty(len(rows), max(map(len, rows)), *rows[0].shape[1:])
     for place, row in zip(batch, rows, strict=True):
         place[: len(row)] = row

@@ -1,4 +1,4 @@
-"""Where an utterance ends."""
+"""Endpoint detection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prnn._fields import Within, check_fields
 
 @dataclass(frozen=True)
 class EndpointRules:
-    """Where an utterance of a longer recording ends. sherpa-onnx has the same rules as rule2 and rule3.
+    """Rules for the end of an utterance in a longer recording: rule2 and rule3 of sherpa-onnx.
 
     Args:
         silence: seconds without a symbol after the last one.

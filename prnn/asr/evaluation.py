@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from prnn.transducer import PhraseBias
+from prnn.transducer import SymbolBias
 from prnn.transducer.streaming import MAX_SYMBOLS
 
 from .dataset import LoadUtterance
@@ -36,7 +36,7 @@ def evaluate(
     beam: int = 1,
     batch_size: int = 32,
     max_symbols: int = MAX_SYMBOLS,
-    bias: PhraseBias | None = None,
+    bias: SymbolBias | None = None,
     load: Load | None = None,
 ) -> Evaluation:
     """Recognises every utterance, and compares with its text.

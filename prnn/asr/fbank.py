@@ -36,20 +36,20 @@ def _high_bits(x: Tensor) -> Tensor:
 
 
 def frame_count(samples: Tensor | int, config: FeatureConfig) -> Tensor | int:
-    """How many frames so many samples have."""
+    """The number of frames of so many samples."""
     shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
     return (samples + shift // 2) // shift
 
 
 def fewest_samples(config: FeatureConfig) -> int:
-    """How many samples a recording of one frame has at least."""
+    """The least number of samples of a recording with one frame."""
     shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
     return shift - shift // 2
 
 
 class Fbank(nn.Module):
-    """What `compute_features` computes with kaldi-native-fbank, to float32's accuracy, for recordings of the features'
-    sample rate.
+    """Computes the features of `compute_features` (kaldi-native-fbank) to float32's accuracy, for recordings of the
+    features' sample rate.
 
     The Fourier transform is a product with its matrix. cuFFT is not used: on a stream beside a training, one of its
     kernels (regular_fft_r2c, CUDA 13.0) read an illegal address (docs/training.md).

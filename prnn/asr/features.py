@@ -25,7 +25,7 @@ _LOUDEST_RECORDING = 100.0  # louder than any whose samples are from -1 to 1, wi
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """What the features are.
+    """Parameters of log-mel filterbank features.
 
     Args:
         sample_rate: hertz; recordings of another rate are resampled to it.

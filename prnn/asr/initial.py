@@ -40,7 +40,7 @@ def _differing(new: dict[str, Any], old: dict[str, Any]) -> str:
 
 
 def _labels(config: TransducerConfig, tokenizer: Tokenizer) -> list[object]:
-    """What each row of the joiner's output stands for: symbols, and durations of a tdt model."""
+    """The label of each row of the joiner's output: symbols, and the durations of a tdt model."""
     return [*tokenizer.symbols, *(config.durations if config.loss == "tdt" else ())]
 
 

@@ -52,8 +52,8 @@ class Learning:
         return sums if isinstance(sums, Tensor) else torch.zeros(3, dtype=torch.float64, device=device)
 
     def stuck(self, step: int) -> str | None:
-        """What to say after a step if the loss is still that of guessing: CTC's, since the predictor learns to guess
-        better without listening; the transducer's if there is no CTC."""
+        """The warning after a step if the loss is still that of guessing: the CTC loss, since a predictor learns to
+        guess better without listening, or the transducer's if there is no CTC."""
         if step % _WINDOW:
             return None
         sums, self._window = self._window, 0.0

@@ -15,8 +15,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .dataset import Batch, Position, Request
 from .errors import InputError
-from .order import Order
-from .parcel import Parcel
+from .packed_batch import PackedBatch
+from .sampler import EpochSampler
 
 PREFETCH = 4  # batches that each process prepares ahead
 
@@ -29,19 +29,19 @@ class Source(Protocol):
         ...
 
 
-class _Sent(Dataset[Batch | Parcel | InputError]):
-    """What a DataLoader's processes send. Unusable utterances are values: an error that is raised there would come out
-    with that process's traceback in its message."""
+class _Sent(Dataset[Batch | PackedBatch | InputError]):
+    """The dataset of a DataLoader's processes. Errors about unusable utterances are returned: one that is raised there
+    would carry that process's traceback in its message."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getitem__(self, request: Any) -> Batch | Parcel | InputError:
+    def __getitem__(self, request: Any) -> Batch | PackedBatch | InputError:
         try:
             batch = self._source.batch(request)
         except InputError as error:
             return error
-        return batch if get_worker_info() is None else Parcel(batch)
+        return batch if get_worker_info() is None else PackedBatch(batch)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -54,7 +54,7 @@ def _leave_interrupts(worker: int) -> None:
 
 
 def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: bool) -> DataLoader[Any]:
-    """It draws nothing from torch's global generator, which serves weights and dropout."""
+    """Makes a DataLoader that draws nothing from torch's global generator, which serves weights and dropout."""
     return DataLoader(
         _Sent(source),
         sampler=requests,
@@ -76,19 +76,19 @@ def _end(loader: DataLoader[Any]) -> None:
     loader._iterator = None
 
 
-def _received(batches: Iterable[Batch | Parcel | InputError]) -> Iterator[Batch]:
+def _received(batches: Iterable[Batch | PackedBatch | InputError]) -> Iterator[Batch]:
     for batch in batches:
         if isinstance(batch, InputError):
             raise batch
-        yield batch.batch() if isinstance(batch, Parcel) else batch
+        yield batch.batch() if isinstance(batch, PackedBatch) else batch
 
 
 class Batches:
     """Iterates over the given batches of a dataset.
 
     Args:
-        source: where batches come from.
-        batches: what the dataset makes each of.
+        source: makes the batches.
+        batches: the items of each batch, as the source takes them.
         workers: processes that prepare them; 0 prepares them in this one.
         pinned: copies batches to memory from which a GPU reads while the CPU goes on.
 
@@ -114,15 +114,15 @@ class Batches:
 class _Requests(Sampler[Request]):
     """All batches from a position on, epoch after epoch, without end."""
 
-    def __init__(self, order: Order, process: int, processes: int) -> None:
-        self._order = order
+    def __init__(self, sampler: EpochSampler, process: int, processes: int) -> None:
+        self._sampler = sampler
         self._share = process, processes
         self.start = Position(0, 0)
 
     def __iter__(self) -> Iterator[Request]:
         for epoch in count(self.start.epoch):
             done = self.start.batch if epoch == self.start.epoch else 0
-            for number, items in enumerate(islice(self._order.epoch(epoch, *self._share), done, None), done + 1):
+            for number, items in enumerate(islice(self._sampler.epoch(epoch, *self._share), done, None), done + 1):
                 yield Request(items, Position(epoch, number))
 
 
@@ -131,26 +131,26 @@ class BatchLoader:
     batches live as long as the loader, and go on between passes.
 
     Args:
-        source: where batches come from.
-        order: which batches.
+        source: makes the batches.
+        sampler: chooses the utterances of each batch.
         workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
-        process: which of the ``processes`` that train together this is.
-        processes: how many they are.
+        process: number of this one of the processes that train together.
+        processes: the number of processes that train together.
         pinned: as for :class:`Batches`.
     """
 
     def __init__(
         self,
         source: Source,
-        order: Order,
+        sampler: EpochSampler,
         workers: int = 0,
         process: int = 0,
         processes: int = 1,
         pinned: bool = False,
     ) -> None:
-        self.pass_batches = max(1, len(order) // processes)
-        self.order = order
-        self._requests = _Requests(order, process, processes)
+        self.pass_batches = max(1, len(sampler) // processes)
+        self.sampler = sampler
+        self._requests = _Requests(sampler, process, processes)
         self._loader = _loader(source, self._requests, workers, pinned)
         self._batches: Iterator[Batch] | None = None
         self._done = 0
@@ -189,12 +189,12 @@ class BatchLoader:
         _end(self._loader)
 
 
-class Ahead:
-    """A loader's batches, prepared for training; on a GPU one ahead of it: copies, and the features of samples, run on
-    a stream of their own, beside the step before.
+class Prefetcher:
+    """Prepares a loader's batches for training, on a GPU one batch ahead: copies to the device, and the features of
+    samples, run on a stream of their own beside the step before.
 
     Args:
-        loader: whose batches.
+        loader: yields the batches.
         prepare: makes a batch ready for training, on the given device.
         device: of the training, asked for when an iteration begins.
 

@@ -18,7 +18,7 @@ class ErrorRates(NamedTuple):
 
 
 class ErrorCounts(NamedTuple):
-    """What error rates are made of: the counts of several parts of a corpus can be added."""
+    """The counts behind error rates; those of several parts of a corpus can be added."""
 
     word_errors: int
     words: int

@@ -1,4 +1,4 @@
-"""What a training says of its manifests that is allowed, and seldom meant."""
+"""Warnings about a training's manifests: for what is allowed and seldom intended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spelling_note(path: Path, tokenizer: Tokenizer) -> str:
 
 
 def same_data_note(options: TrainingOptions) -> str:
-    """That a training is validated on its own recordings; else empty."""
+    """Warns if a training is validated on its own recordings; else empty."""
     if options.manifest.resolve() != options.valid.resolve():
         return ""
     return (

@@ -103,7 +103,7 @@ class _Graph:
         return x if bias is None else self.node("Add", x, self.constant(_array(bias)))
 
     def norm(self, x: str, module: nn.Module) -> str:
-        """What a LayerNorm, or an Identity in its place, does."""
+        """Adds the nodes of a LayerNorm; an Identity in its place adds none."""
         if not isinstance(module, nn.LayerNorm):
             return x
         return self.layer_norm(x, module.weight, module.bias, module.eps)

@@ -1,4 +1,4 @@
-"""What a training can be told."""
+"""Options of a training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_TIMES = 1000
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What ``prnn train`` can be told.
+    """Options of ``prnn train``.
 
     Args:
         manifest: training manifest.
@@ -137,7 +137,7 @@ class TrainingOptions:
 
     @property
     def processes(self) -> int:
-        """How many train together."""
+        """The number of processes that train together."""
         return self.devices * self.num_nodes
 
     def transducer(self, vocab_size: int, feature_dim: int) -> TransducerConfig:

@@ -156,7 +156,7 @@ def require_open_files(options: TrainingOptions) -> None:
 
 
 def process_number(options: TrainingOptions) -> int:
-    """Which of the processes of a training this is. Lightning, or torchrun, tells them."""
+    """The number of this process of a training, as Lightning or torchrun gives it."""
     if options.processes == 1:
         return 0
     return int(os.environ.get("RANK" if under_torchrun() else "LOCAL_RANK", "0"))
@@ -173,7 +173,7 @@ def start_processes(options: TrainingOptions) -> _SubprocessScriptLauncher | Non
 
 
 def in_all_processes(options: TrainingOptions, work: Callable[[], _T]) -> _T:
-    """What `work` returns, done by each of the processes of a training; then they can communicate.
+    """Runs `work` in each process of a training and returns its result; afterwards the processes can communicate.
 
     Raises:
         InputError: and whatever else `work` raises, in the first process; the others end without a word if it fails in
@@ -224,7 +224,7 @@ def communicating() -> Iterator[None]:
 
 
 def communication_device(options: TrainingOptions) -> torch.device:
-    """Where a tensor must lie that this process sends to the others."""
+    """The device of the tensors that this process sends to the others."""
     if options.accelerator == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

@@ -1,4 +1,4 @@
-"""What the log shows of a few validation utterances: their audio, and where the model finds their symbols."""
+"""Logs a few validation utterances: their audio, and pictures of where the model finds their symbols."""
 
 from __future__ import annotations
 

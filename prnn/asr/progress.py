@@ -1,9 +1,9 @@
-"""Where a training stands, and how far it has to go."""
+"""A training's position, kept in its checkpoints, and its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from prnn._fields import Within, check_fields
 
@@ -15,13 +15,13 @@ _Number = Annotated[int, Within(0, 2**62)]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands.
+    """A training's position, kept in its checkpoints.
 
     Args:
         epoch: passes over the data that have been trained on.
         batch: batches of the present pass, of each process.
         pass_batches: batches in a pass, of each process.
-        order_epoch: epoch of the order from which the last batch came.
+        order_epoch: the sampler's epoch from which the last batch came.
         order_batch: number of that batch in it.
         processes: how many trained together.
     """
@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def after(self) -> Position:
-        """The place in the order."""
+        """The position in the sampler's batches."""
         return Position(self.order_epoch, self.order_batch)
 
     @property
@@ -49,7 +49,7 @@ class Progress:
         return self.epoch * self.pass_batches + self.batch
 
     def with_processes(self, processes: int, pass_batches: int) -> Progress:
-        """The same place among as many batches, shared by another number of processes."""
+        """This position for another number of processes that share as many batches."""
         if (processes, pass_batches) == (self.processes, self.pass_batches):
             return self
         return Progress(
@@ -63,7 +63,7 @@ class Progress:
 
     @staticmethod
     def of_steps(steps: int, pass_batches: int, accumulate: int, processes: int) -> Progress:
-        """Where a training stands that has done so many steps, always with as many processes."""
+        """The position of a training after so many steps, all with the given number of processes."""
         epoch, step = divmod(steps, -(-pass_batches // accumulate))
         batch = step * accumulate
         return Progress(epoch, batch, pass_batches, epoch, batch, processes)
@@ -83,3 +83,19 @@ def ends(progress: Progress, steps: int, options: TrainingOptions) -> tuple[int,
         return options.steps, progress.done + min(left * accumulate, size - progress.batch)
     passes, last = divmod(left - rest, whole)
     return options.steps, (progress.epoch + 1 + passes) * size + min(last * accumulate, size)
+
+
+def set_progress(fit_loop: dict[str, Any], progress: Progress) -> None:
+    """Sets the state of Lightning's fit loop, in place, to a position in the midst of a pass."""
+    epochs, batches = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    natural = batches["current"]["ready"] == progress.batch and epochs["current"]["processed"] == progress.epoch
+    if natural or progress.batch == progress.pass_batches:
+        return
+    epoch = {"ready": progress.epoch + 1, "started": progress.epoch + 1, "processed": progress.epoch}
+    for part in ("total", "current"):
+        epochs[part].update(epoch, completed=progress.epoch)
+    # At the end of a step, a batch is processed and not yet completed.
+    batches["current"].update(dict.fromkeys(("ready", "started", "processed"), progress.batch))
+    for part in ("total", "current"):
+        batches[part]["completed"] = batches[part]["processed"] - 1
+    batches["is_last_batch"] = False

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from prnn.transducer import PhraseBias
+from prnn.transducer import SymbolBias
 from prnn.transducer.streaming import MAX_SYMBOLS
 
 from .audio import read_audio
@@ -61,7 +61,7 @@ def recognise(
     durations: Sequence[float],
     beam: int = 1,
     max_symbols: int = MAX_SYMBOLS,
-    bias: PhraseBias | None = None,
+    bias: SymbolBias | None = None,
     batch_size: int = 32,
 ) -> Generator[tuple[int, Transcript | InputError]]:
     """Recognises recordings, each as it is recognised alone. Beside that, threads read the next ones, one thread for
@@ -73,7 +73,7 @@ def recognise(
         durations: seconds of each recording, about.
         beam: hypotheses kept; 1 is greedy search.
         max_symbols: most symbols in one encoder frame.
-        bias: phrases that a beam search prefers.
+        bias: phrases that the search prefers, or a language model.
         batch_size: most recordings that are recognised at once; of long ones fewer, to bound memory.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Going on with an interrupted training: what is saved when, and where the training then stands."""
+"""Checkpoints of a training, and resuming from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import lightning
 import torch
@@ -22,9 +22,7 @@ from .errors import InputError
 from .folder import best_checkpoint, last_checkpoint, replacing, validated_checkpoint
 from .options import TrainingOptions
 from .progress import Progress
-
-if TYPE_CHECKING:
-    from .task import TransducerTask
+from .task import TransducerTask
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -36,13 +34,13 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class Checkpoints(Callback):
-    """Saves the best model, models whose mean is wanted, and what an interrupted training goes on from.
+    """Saves the best model, the models to average, and the last checkpoint, from which an interrupted training resumes.
 
     The best model is that of the lowest validation WER, of equal ones that of the lowest CER, then of the lowest loss.
     Where words are not written apart, CER comes before WER.
 
-    The latter is saved between steps, and after an epoch's last step when the validation is over: what follows a
-    checkpoint is always a training step, or nothing.
+    The last checkpoint is saved between steps, and after an epoch's last step when the validation is over, so that a
+    resumed training begins with a training step.
 
     Args:
         options: of the training.
@@ -64,7 +62,7 @@ class Checkpoints(Callback):
         self._then: Callable[[], NoReturn] | None = None
 
     def save_then(self, then: Callable[[], NoReturn]) -> None:
-        """Has what the training goes on from saved at the next time that it can be, and then calls ``then``."""
+        """Saves the last checkpoint at the next point from which a training can resume, then calls ``then``."""
         self._then = then
 
     def on_train_batch_end(
@@ -94,12 +92,12 @@ class Checkpoints(Callback):
                 trainer.save_checkpoint(validated_checkpoint(self._output, trainer.global_step), weights_only=True)
 
     def _rank(self, results: list[float]) -> tuple[float, ...]:
-        """By which the best model comes first, of WER, CER and loss."""
+        """The sort key of a validated model (WER, CER, loss); the lowest is the best."""
         wer, cer, loss = results[:3]
         return (wer, cer, loss) if self._words else (cer, wer, loss)
 
     def _wanted(self, models: list[list[float]]) -> list[list[float]]:
-        """Those of the models that the mean is of."""
+        """The models to average."""
         order = sorted(models, key=lambda entry: (self._rank(entry) if self._keep_best else (), -entry[-1]))
         return order[: self._keep]
 
@@ -119,15 +117,15 @@ class Checkpoints(Callback):
             path.unlink(missing_ok=True)
 
     def kept_steps(self) -> list[int]:
-        """After which steps the models were saved whose mean is wanted, as far as the training has come."""
+        """The steps after which the models to average were saved."""
         return sorted(int(entry[-1]) for entry in self._kept)
 
     def kept(self) -> list[Path]:
-        """These models."""
+        """The files of the models to average."""
         return [validated_checkpoint(self._output, step) for step in self.kept_steps()]
 
     def shortage(self) -> str:
-        """Why the mean is not that of the models that the options ask for; empty if it is."""
+        """Explains why fewer models can be averaged than the options ask for; empty if none is missing."""
         wanted = self._wanted(self._validated)
         found = sum(entry in self._kept for entry in wanted)
         if found < len(wanted):
@@ -173,27 +171,11 @@ def require_callbacks(callbacks: dict[str, Any]) -> None:
             raise ValueError(f"latest_update_step is {shown(update)}; it must be an int of at least 0")
 
 
-def set_progress(fit_loop: dict[str, Any], progress: Progress) -> None:
-    """Makes a state of Lightning's loop that of a training in the midst of a pass, where `progress` says."""
-    epochs, batches = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
-    natural = batches["current"]["ready"] == progress.batch and epochs["current"]["processed"] == progress.epoch
-    if natural or progress.batch == progress.pass_batches:
-        return
-    epoch = {"ready": progress.epoch + 1, "started": progress.epoch + 1, "processed": progress.epoch}
-    for part in ("total", "current"):
-        epochs[part].update(epoch, completed=progress.epoch)
-    # As at the end of a step, when it does not count as completed yet.
-    batches["current"].update(dict.fromkeys(("ready", "started", "processed"), progress.batch))
-    for part in ("total", "current"):
-        batches[part]["completed"] = batches[part]["processed"] - 1
-    batches["is_last_batch"] = False
-
-
 def read_progress(
     path: Path, task: TransducerTask, processes: int, pass_batches: int
 ) -> tuple[int, Progress, dict[str, Tensor]]:
-    """The steps that an interrupted training has done, where it stands, and its model's state, after a look at all that
-    it is to go on from.
+    """The number of steps that an interrupted training has done, its position and its model's state. Checks everything
+    in the checkpoint that resuming reads.
 
     Args:
         path: its last checkpoint.
@@ -247,12 +229,3 @@ def read_progress(
             for name in ("exp_avg", "exp_avg_sq"):
                 require_tensor(f"{name} of parameter {number}", state["state"][number][name], parameter)
         return steps, progress.with_processes(processes, pass_batches), state_dict
-
-
-def require_same_kind(name: str, value: Any, expected: Any) -> None:
-    """Raises TypeError unless nested dictionaries have the keys and types of others, such as Lightning's own."""
-    if type(value) is not type(expected):
-        raise TypeError(f"{name} is {shown(value)}; it must be of type {type(expected).__name__}")
-    if isinstance(expected, dict):
-        for key, item in expected.items():
-            require_same_kind(f"{name}.{key}", value.get(key), item)

@@ -1,4 +1,4 @@
-"""Which utterances of a manifest a training takes, and what it says of them."""
+"""Selects the utterances of a manifest that a training takes, and reports the rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Selection:
         return True
 
     def trained_on(self) -> dict[str, object]:
-        """What a checkpoint keeps of the utterances taken: how many, and a digest of their durations and texts."""
+        """The count of the utterances taken and a digest of their durations and texts, for a checkpoint."""
         return {"utterances": self._taken, "digest": self._digest.hexdigest()}
 
     def require_some(self) -> None:

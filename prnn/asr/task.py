@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from prnn.distributed import batch_share
 from prnn.transducer import Transducer
 
-from .checkpoint import damage_reported, describe
+from .checkpoint import damage_reported, describe, require_same_kind
 from .dataset import Batch
 from .errors import InputError
 from .fbank import Fbank
@@ -31,8 +31,7 @@ from .learning import Learning, blank_share
 from .metrics import ErrorCounts, count_errors
 from .options import TrainingOptions
 from .parallel import total
-from .progress import Progress, ends
-from .resume import require_same_kind, set_progress
+from .progress import Progress, ends, set_progress
 from .tokenizer import Tokenizer
 
 # Looking at a gradient of a GPU waits for it.
@@ -62,7 +61,7 @@ def schedule_after(steps: int, lr: float, total: int, warmup: float) -> tuple[di
 
 
 def _seed_generator(device: torch.device, seed: int) -> None:
-    """What torch.manual_seed does for this device; for those that are not in use it keeps a record of each call."""
+    """Seeds this device's generator alone: torch.manual_seed also records a call for each device not in use."""
     index = device.index if device.index is not None else 0
     generator = torch.cuda.default_generators[index] if device.type == "cuda" else torch.default_generator
     generator.manual_seed(seed)

@@ -49,7 +49,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What `tokenizer_from_state` makes this tokenizer of, in plain types."""
+        """This tokenizer in plain types, for `tokenizer_from_state`."""
 
     def encode(self, text: str) -> list[int]:
         """Returns the labels of ``text``. Raises ValueError that names a character which has none."""
@@ -63,9 +63,10 @@ class Tokenizer(ABC):
         return "".join(self.surfaces(list(labels)))
 
     def _check_labels(self, labels: Sequence[int]) -> None:
+        last = len(self)
         for label in labels:
-            if not 1 <= label < len(self):
-                raise ValueError(f"label {label} is not between 1 and {len(self) - 1}")
+            if not 1 <= label < last:
+                raise ValueError(f"label {label} is not between 1 and {last - 1}")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.state() == other.state()
@@ -268,7 +269,7 @@ def train_pieces(texts: Iterable[str], vocab: int, kind: str = "bpe", coverage: 
 
 
 def _limit(reason: str) -> str:
-    """What sentencepiece's trainer says of a vocabulary, in a few words where its own are known."""
+    """Shortens sentencepiece's error about a vocabulary's size, where its wording is known."""
     if found := re.search(r"too high .* <= (\d+)", reason):
         return f"they allow at most {found[1]}"
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
@@ -277,7 +278,7 @@ def _limit(reason: str) -> str:
 
 
 def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """How often each character occurs in the texts that no label of the tokenizer stands for."""
+    """Counts the characters of the texts that the tokenizer has no label for."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tokenizer.encode_known(text)[1])
@@ -285,7 +286,7 @@ def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[st
 
 
 def unknown_sentence(tokenizer: Tokenizer, counts: Counter[str]) -> str:
-    """What a user is told of the characters that `unknown_characters` has counted."""
+    """The warning about the characters that `unknown_characters` counted."""
     most = ", ".join(f"{character!r} {count} times" for character, count in counts.most_common(5))
     return (
         f"{counts.total()} characters, {len(counts)} different ones, are not among the {shown(tokenizer, str)}; "

@@ -25,11 +25,10 @@ from .dataset import feature_statistics, feature_sums
 from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
 from .initial import begin_from
-from .loader import Ahead
+from .loader import Prefetcher
 from .notes import same_data_note, spelling_note
 from .options import TrainingOptions
 from .own_encoder import build_model
-from .pace import Pace, ProgressBar
 from .parallel import (
     DataParallel,
     Terminated,
@@ -44,6 +43,7 @@ from .parallel import (
 )
 from .resume import AtomicCheckpoints, Checkpoints, read_progress
 from .task import TransducerTask
+from .throughput import ProgressBar, ThroughputLog
 
 
 def _quiet() -> None:
@@ -194,8 +194,8 @@ def _fit(
     # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average, data.words)
-    ahead = Ahead(loader, task.prepared, lambda: task.device)
-    callbacks: list[Callback] = [Terminated(launcher, checkpoints.save_then), Pace(ahead, options.log_every)]
+    ahead = Prefetcher(loader, task.prepared, lambda: task.device)
+    callbacks: list[Callback] = [Terminated(launcher, checkpoints.save_then), ThroughputLog(ahead, options.log_every)]
     if options.pictures and process == 0:
         from .pictures import Pictures  # and with it matplotlib
 

@@ -1,4 +1,4 @@
-"""What was recognised: text, words with their times and confidence, and other hypotheses."""
+"""Recognition results: text, words with times and confidences, and alternative hypotheses."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Transcript:
         }
 
     def best(self, nbest: int) -> Transcript:
-        """The same with at most so many alternatives."""
+        """This transcript with at most `nbest` alternatives."""
         return replace(self, alternatives=self.alternatives[:nbest])
 
     def moved(self, seconds: float) -> Transcript:
-        """The same, so many seconds later."""
+        """This transcript with its times so many seconds later."""
         words = tuple(word._replace(start=word.start + seconds, end=word.end + seconds) for word in self.words)
         return replace(self, words=words)
 

@@ -24,10 +24,10 @@ from prnn.asr.data import open_data
 from prnn.asr.dataset import Batch, Example, UtteranceDataset, audio_or_features, augmented, collate, read_samples
 from prnn.asr.fbank import fewest_samples
 from prnn.asr.features import resampled
-from prnn.asr.loader import PREFETCH, Ahead
+from prnn.asr.loader import PREFETCH, Prefetcher
 from prnn.asr.options import TrainingOptions
 from prnn.asr.own_encoder import build_model
-from prnn.asr.parcel import Parcel
+from prnn.asr.packed_batch import PackedBatch
 from prnn.asr.perturb import Perturbation
 from prnn.asr.task import TransducerTask
 
@@ -70,7 +70,7 @@ def _synthetic(folder: Path, files: int) -> Path:
     return manifest
 
 
-def _forever(loader: Ahead) -> Iterator[Batch]:
+def _forever(loader: Prefetcher) -> Iterator[Batch]:
     while True:
         yield from loader
 
@@ -120,7 +120,7 @@ class _Parts:
         """Prepares a batch, once."""
         rng = np.random.default_rng(0)
         examples = [self._example(item, rng) for item in items]
-        self._timed("batches", lambda: Parcel(collate(examples)).batch())
+        self._timed("batches", lambda: PackedBatch(collate(examples)).batch())
         self.batches += 1
 
     def show(self, workers: int) -> float:
@@ -189,16 +189,16 @@ def main(arguments: Sequence[str]) -> None:
         model.encoder.set_normalization(torch.full((bins,), -8.0), torch.full((bins,), 3.0))
         task = TransducerTask(model, options.features, data.tokenizer, options)
         steps = _Steps(options, task, device)
-        ahead = Ahead(data.loader, task.prepared, lambda: device)
+        ahead = Prefetcher(data.loader, task.prepared, lambda: device)
         parts, began = _Parts(options, data.train), time.perf_counter()
-        for number, batch in enumerate(data.loader.order.epoch(0)):
+        for number, batch in enumerate(data.loader.sampler.epoch(0)):
             if number == own.batches or (number and time.perf_counter() - began > _PARTS_SECONDS):
                 break
             parts.add(batch)
         _measure(options, steps, ahead, own.batches, parts.show(options.workers))
 
 
-def _measure(options: TrainingOptions, steps: _Steps, ahead: Ahead, count: int, prepared: float) -> None:
+def _measure(options: TrainingOptions, steps: _Steps, ahead: Prefetcher, count: int, prepared: float) -> None:
     batches = _forever(ahead)
     # More than the processes have prepared by then: a measurement that begins with a full queue measures the queue.
     queue = PREFETCH * options.workers

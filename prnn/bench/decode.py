@@ -6,9 +6,10 @@
 
 A predictor and a joiner with random weights, the blank's bias such that a frame has `--rate` symbols; random encoder
 frames, all of one length. Two searches of the same modules: `libprnn`, where it has one for them, and `steps`, which
-serves modules of any class (docs/transducer.md). `ms` is the median time of a search of the batch, with the results on
-the host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of
-frames of `--frame-ms`, over it.
+serves modules of any class (docs/transducer.md). On a GPU `libprnn` is measured while `prnn.transducer_search` does not
+take it yet, with weights prepared beforehand. `ms` is the median time of a search of the batch, with the results on the
+host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of frames of
+`--frame-ms`, over it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import prnn
+from prnn._ops.transducer_search import Found
 from prnn.bench.options import COUNT, SECONDS, THREADS
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
-from prnn.transducer.hypothesis import Decoder
+from prnn.transducer.hypothesis import Decoder, found_hypotheses
 from prnn.transducer.resident import resident
+from prnn.transducer.streaming import MAX_SYMBOLS
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENCODER = 512
@@ -71,6 +75,10 @@ def set_rate(search: Callable[[], prnn.transducer.TransducerSearchResult], bias:
         low, high = (middle, high) if found > wanted else (low, middle)
 
 
+def on_host(find: Callable[[], Any]) -> list[prnn.Hypothesis]:
+    return found_hypotheses(find())
+
+
 def median_time(call: Callable[[], object], seconds: float) -> float:
     for _ in range(2):
         call()
@@ -92,8 +100,12 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
     def search(count: int) -> prnn.transducer.TransducerSearchResult:
         return prnn.transducer_search(frames[:count], predictor=predictor, joiner=joiner, durations=durations)
 
-    def found(count: int) -> list[prnn.Hypothesis]:
-        return search(count).hypotheses()
+    @torch.no_grad()
+    def by_library(decoder: Decoder, count: int) -> Found | None:
+        """On a CPU what `search` runs. None where the library has no search for the modules or sizes."""
+        library = resident(decoder, trusts_versions=device.type == "cuda", devices=("cpu", "cuda"))
+        lengths = torch.full((count,), arguments.frames, device=device)
+        return None if library is None else library.search(frames[:count], lengths, MAX_SYMBOLS, None)
 
     set_rate(lambda: search(min(8, len(frames))), joiner.output.bias, arguments.rate * arguments.frames)
     predictor, joiner, frames = predictor.to(dtype), joiner.to(dtype), frames.to(dtype)
@@ -106,10 +118,14 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
         for way in ("libprnn", "steps"):
             predictor.__class__ = known if way == "libprnn" else other
             decoder = Decoder.of(predictor, joiner, 0, durations, None)
-            if way == "libprnn" and resident(decoder, trusts_versions=False) is None:
+            find: Callable[[], Any] = (
+                partial(by_library, decoder, count) if way == "libprnn" else partial(search, count)
+            )
+            found = find()
+            if found is None:
                 continue
-            longest = int(search(count).counts.max())
-            seconds = median_time(partial(found, count), arguments.seconds)
+            longest = int(found.counts.max())
+            seconds = median_time(partial(on_host, find), arguments.seconds)
             audio = count * arguments.frames * arguments.frame_ms / 1000
             row = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
             row |= {"us_a_symbol": round(1e6 * seconds / max(longest, 1), 1), "audio_s_per_s": round(audio / seconds)}

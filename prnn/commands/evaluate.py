@@ -15,7 +15,7 @@ from prnn.commands.options import (
     add_encoder_class,
     add_search,
     check_search,
-    phrases,
+    search_bias,
     torch_device,
 )
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
             require_place(arguments.output)
         utterances, load = read_utterances(arguments.manifest, arguments.channel)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
-        bias = phrases(arguments, recogniser)
+        bias = search_bias(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
         result = evaluate(recogniser, utterances, **search, load=load)
         wer, cer = result.rates

@@ -12,13 +12,14 @@ from prnn.asr.errors import InputError
 
 if TYPE_CHECKING:
     from prnn.asr import Recogniser
-    from prnn.transducer import PhraseBias
+    from prnn.transducer import SymbolBias
 
 _COUNT = number_parser(int, Within(1, 1000))
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the search: ``beam``, ``max_symbols``, ``nbest``, ``phrases`` and ``phrase_score``."""
+    """Adds the options of the search: ``beam``, ``max_symbols``, ``nbest``, and what the search prefers: ``phrases``,
+    ``phrase_score``, ``lm``, ``lm_weight`` and ``lm_bonus``."""
     group = parser.add_argument_group("search")
     add = group.add_argument
     add("--beam", type=_COUNT, default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
@@ -31,6 +32,13 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     score = number_parser(float, Within(0, 1000, above=True))
     help_ = "what each occurrence adds to a transcript's log-probability (4)"
     add("--phrase-score", type=score, metavar="S", help=help_)
+    help_ = "ARPA file of an n-gram language model over the tokenizer's symbols, which the search adds to the model"
+    add("--lm", type=Path, metavar="FILE", help=help_)
+    help_ = "weight of the language model's log-probabilities (0.3)"
+    add("--lm-weight", type=score, metavar="W", help=help_)
+    bonus = number_parser(float, Within(-1000, 1000))
+    help_ = "what each symbol adds beside the language model, so that a large weight leaves out no symbols (0)"
+    add("--lm-bonus", type=bonus, metavar="B", help=help_)
 
 
 def check_search(arguments: argparse.Namespace) -> None:
@@ -39,17 +47,24 @@ def check_search(arguments: argparse.Namespace) -> None:
         raise InputError(f"--nbest is {arguments.nbest}; it must be at most --beam, {arguments.beam}")
     if arguments.nbest > 1 and arguments.format in ("ctm", "srt"):
         raise InputError(f"--nbest is {arguments.nbest}; the format {arguments.format} holds one hypothesis")
-    if arguments.phrase_score is not None and not arguments.phrases:
-        raise InputError("--phrase-score needs --phrases")
+    for name, needed in (("phrase_score", "phrases"), ("lm_weight", "lm"), ("lm_bonus", "lm")):
+        if getattr(arguments, name) is not None and not getattr(arguments, needed):
+            raise InputError(f"--{name.replace('_', '-')} needs --{needed}")
+    if arguments.phrases and arguments.lm:
+        raise InputError("--phrases and --lm are given; take one of the two")
 
 
-def phrases(arguments: argparse.Namespace, recogniser: Recogniser) -> PhraseBias | None:
-    """The phrases of the options of `add_search`."""
+def search_bias(arguments: argparse.Namespace, recogniser: Recogniser) -> SymbolBias | None:
+    """What the options of `add_search` prefer: phrases, or a language model."""
+    from prnn.asr.language_model import read_language_model
     from prnn.asr.phrases import read_phrases
 
-    if arguments.phrases is None:
-        return None
-    return read_phrases(arguments.phrases, recogniser.tokenizer, arguments.phrase_score or 4.0)
+    if arguments.phrases is not None:
+        return read_phrases(arguments.phrases, recogniser.tokenizer, arguments.phrase_score or 4.0)
+    if arguments.lm is not None:
+        bonus = arguments.lm_bonus or 0.0
+        return read_language_model(arguments.lm, recogniser.tokenizer, arguments.lm_weight or 0.3, bonus)
+    return None
 
 
 def add_channel(parser: argparse.ArgumentParser, more: str = "") -> None:

@@ -21,7 +21,7 @@ from prnn.commands.options import (
     add_encoder_class,
     add_search,
     check_search,
-    phrases,
+    search_bias,
     torch_device,
 )
 
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
         channel = arguments.channel
         durations = [check_audio(audio, channel) for audio in arguments.audio]  # before anything is printed
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator), arguments.encoder_class)
-        bias = phrases(arguments, recogniser)
+        bias = search_bias(arguments, recogniser)
         lines = TranscriptLines(arguments.format, arguments.nbest)
 
         def stream(rate: int) -> RecogniserStream:

@@ -11,8 +11,8 @@ calls, and NemotronAsrStreamingForRNNT and Nemotron3_5AsrForRNNT, which come wit
 `NemotronForRNNTLoss`. In training mode the forward pass of the four with labels computes the loss from the joiner's
 inputs (`prnn.joint_rnnt_loss`, `prnn.joint_tdt_loss`) and its output has `logits` None; `output_logits=True`, a loss
 function of the user's own, a joiner with another activation or adapters on it, torch.compile of the whole model and
-evaluation mode have the ordinary path, with logits. `generate()` of the two Parakeet models, given features and their
-mask alone, searches by `prnn.transducer_search`.
+evaluation mode have the ordinary path, with logits. `generate()` of the four, given features and their mask alone (and
+Nemotron's `num_lookahead_tokens` and `prompt_ids`), searches by `prnn.transducer_search`.
 """
 
 import functools
@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 import prnn
 from prnn.compat._names import names
-from prnn.compat._parakeet_search import generates
+from prnn.compat._parts import ACTIVATIONS
+from prnn.compat._transformers_search import generates
 
 __all__ = ["NemotronForRNNTLoss", "ParakeetForRNNTLoss", "ParakeetForTDTLoss", "rnnt_loss", "tdt_loss"]
 
@@ -53,7 +54,7 @@ class _Joiner:
 
         def run(encoder: Tensor, predictor: Tensor) -> Tensor:
             weight, bias = self.joint.head.weight, self.joint.head.bias
-            activation = _ACTIVATIONS[type(self.joint.activation)]
+            activation = ACTIVATIONS[type(self.joint.activation)]
             inputs = encoder.to(weight.dtype), predictor.to(weight.dtype), weight, bias
             return loss(*inputs, *batch, reduction="none", activation=activation, **options)
 
@@ -61,7 +62,6 @@ class _Joiner:
         return found
 
 
-_ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 _names = names(targets="labels", target_lengths="label_lengths", blank="blank_token_id")
 
 
@@ -269,7 +269,7 @@ def _model_forward(original: Callable[..., Any], loss: Callable[..., Any]) -> Ca
             return False  # the kernels of joint_tdt_loss have not been run on a GPU yet
         joint: Any = model.joint
         own = model.loss_function
-        return getattr(own, "func", own) is loss and type(joint.activation) in _ACTIVATIONS and _is_plain(joint.head)
+        return getattr(own, "func", own) is loss and type(joint.activation) in ACTIVATIONS and _is_plain(joint.head)
 
     @functools.wraps(original)
     def forward(
@@ -317,6 +317,11 @@ _MODELS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
         {"Nemotron3_5AsrForRNNT": NemotronForRNNTLoss},
     ),
 }
+# Arguments of `generate` that the encoder takes.
+_ENCODER_OPTIONS = {
+    "NemotronAsrStreamingForRNNT": frozenset({"num_lookahead_tokens"}),
+    "Nemotron3_5AsrForRNNT": frozenset({"num_lookahead_tokens", "prompt_ids"}),
+}
 # Modules after whose import _replace() has something to do.
 _TRIGGERS = (*_LOSSES, *_MODELS)
 
@@ -342,8 +347,8 @@ def _replace(module: ModuleType) -> list[str]:
         model = getattr(module, name)
         if _replace_method(model, "forward", functools.partial(_model_forward, loss=loss)):
             replaced.append(f"transformers.{name}.forward")
-        searched = loss is not NemotronForRNNTLoss and hasattr(model, "generate")
-        if searched and _replace_method(model, "generate", generates):
+        generate = functools.partial(generates, encoder_options=_ENCODER_OPTIONS.get(name, frozenset()))
+        if hasattr(model, "generate") and _replace_method(model, "generate", generate):
             replaced.append(f"transformers.{name}.generate")
     return replaced
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from prnn.transducer.checks import require_at_least
 
 _BEGIN, _END, _UNKNOWN = "<s>", "</s>", "<unk>"
 _LN10 = math.log(10.0)
+_SPACES = re.compile(r"[ \t]+")  # a symbol may be another of Unicode's
 
 Context = tuple[int, ...]
 
@@ -35,6 +37,9 @@ class NgramBias(SymbolBias):
         blank: index of the blank, whose name does not matter.
         weight: of the log-probabilities, positive.
         bonus: in nats, for each symbol.
+
+    Attributes:
+        covered: how many symbols have a 1-gram in the file.
 
     Raises:
         ValueError, TypeError: naming the argument and its value, or the line of the file.
@@ -62,15 +67,24 @@ class NgramBias(SymbolBias):
         for name, symbol in names.items():
             if not isinstance(name, str) or type(symbol) is not int or not 0 <= symbol < vocab_size:
                 raise ValueError(f"symbols has {shown(name)}: {shown(symbol)}; symbols are 0 to {vocab_size - 1}")
-        model = _read(Path(path), {name: symbol for name, symbol in names.items() if symbol != blank}, vocab_size)
-        super().__init__(vocab_size, blank, model.tables(vocab_size, blank, float(weight), float(bonus)))
+        names = {name: symbol for name, symbol in names.items() if symbol != blank}
+        model = _read(Path(path), names, vocab_size)
+        self.covered = len({ngram for ngram in model.log_probs if len(ngram) == 1 and ngram[0] < vocab_size})
+        tables = model.tables(vocab_size, blank, float(weight), float(bonus))
+        missing = torch.isinf(tables[1]).any(0).nonzero()
+        if len(missing):
+            own = [name for name, symbol in names.items() if symbol == int(missing[0])]
+            which = f"{shown(own[0])}, symbol" if own else "symbol"
+            raise ValueError(f"{path} has no 1-gram of {which} {int(missing[0])}, and no {_UNKNOWN}")
+        super().__init__(vocab_size, blank, tables)
 
 
 class _Ngrams:
     """What a file holds: natural log-probabilities of n-grams, and of contexts the logarithm of what backing off costs.
     The beginning of an utterance is symbol V, its end V + 1."""
 
-    def __init__(self, begin: int) -> None:
+    def __init__(self, path: Path, begin: int) -> None:
+        self.path = path
         self.begin = begin
         self.log_probs: dict[Context, float] = {}
         self.backoffs: dict[Context, float] = {}
@@ -88,7 +102,7 @@ class _Ngrams:
         node = {context: place for place, context in enumerate(order)}
         if len(order) * vocab_size > LARGEST_TABLE:
             entries = len(order) * vocab_size
-            raise ValueError(f"the file makes a table of {entries} entries; it must be at most {LARGEST_TABLE}")
+            raise ValueError(f"{self.path} makes a table of {entries} entries; it must be at most {LARGEST_TABLE}")
 
         def suffix(context: Context) -> Context:
             while (context := context[1:]) not in node:
@@ -124,9 +138,6 @@ class _Ngrams:
         gains[:, blank] = 0.0
         after = after[:, :vocab_size].clone()
         after[:, blank] = torch.arange(len(order), device="cpu")
-        missing = torch.isinf(gains).any(0).nonzero()
-        if len(missing):
-            raise ValueError(f"the file has no 1-gram of symbol {int(missing[0])}, and no {_UNKNOWN}")
         has_end = (end,) in self.log_probs
         final = weight * log_probs[:, end] if has_end else torch.zeros(len(order), dtype=torch.float64, device="cpu")
         return after, gains, final
@@ -134,7 +145,7 @@ class _Ngrams:
 
 def _read(path: Path, names: Mapping[str, int], vocab_size: int) -> _Ngrams:
     """The n-grams of a file that hold known names alone."""
-    ngrams = _Ngrams(vocab_size)
+    ngrams = _Ngrams(path, vocab_size)
     known = {**names, _BEGIN: vocab_size, _END: vocab_size + 1}
     order = 0
     with path.open(encoding="utf-8") as file:
@@ -149,7 +160,7 @@ def _read(path: Path, names: Mapping[str, int], vocab_size: int) -> _Ngrams:
                 continue
             if order == 0:  # the counts
                 continue
-            fields = line.split()
+            fields = _SPACES.split(line)
             if len(fields) not in (order + 1, order + 2):
                 raise ValueError(f"{path}, line {number}: {shown(line)} is no {order}-gram")
             try:
@@ -160,7 +171,7 @@ def _read(path: Path, names: Mapping[str, int], vocab_size: int) -> _Ngrams:
             if math.isnan(log_prob) or math.isnan(backoff) or math.inf in (log_prob, backoff):
                 raise ValueError(f"{path}, line {number}: {shown(line)} has a number that is not finite")
             words = fields[1 : order + 1]
-            if words == [_UNKNOWN] and _UNKNOWN not in names:
+            if words == [_UNKNOWN]:
                 ngrams.unknown = log_prob
             if not all(word in known for word in words):
                 continue
@@ -181,7 +192,7 @@ def _lines(path: Path, file: Iterator[str]) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         for number, line in enumerate(file, start=1):
-            if stripped := line.strip():
+            if stripped := line.strip(" \t\n"):
                 yield number, stripped
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, line {number + 1}: it is not UTF-8: {error.reason}") from None

@@ -25,7 +25,7 @@ from prnn.transducer.hypothesis import Decoder
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import RecurrentPredictor, State, StatelessPredictor
 
-_DEVICES = ("cpu",)  # where the library's search is taken
+_DEVICES = ("cpu",)  # where searches take the library's: its kernels have not been run on a GPU yet
 _LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
@@ -125,35 +125,44 @@ class Resident:
         return self.decoder.joiner.project_predictor(out)
 
 
-def resident(decoder: Decoder, trusts_versions: bool) -> Resident | None:
+def resident(decoder: Decoder, trusts_versions: bool, devices: tuple[str, ...] = _DEVICES) -> Resident | None:
     """The library's search with a decoder, or None if it has none for its modules and types.
 
+    devices: types of devices on which it is taken.
     trusts_versions: weights that were prepared before are taken where no parameter is another tensor or has another
     version than then; else they are prepared anew, for what is written through `.data` changes no version.
     """
     weights = _weights(decoder)
-    if weights is None:
+    if weights is None or weights.output[0].device.type not in devices:
         return None
     dtype = _dtype(weights.output[0])
     tensors = weights.tensors()
+    output, stream = weights.output[0], _stream(weights.output[0])
     try:
-        signature = (dtype, *((t.data_ptr(), t._version) for t in tensors), *weights[6:], weights.predictor)
+        signature = (dtype, stream, *((t.data_ptr(), t._version) for t in tensors), *weights[6:], weights.predictor)
     except RuntimeError:  # inference tensors have no version
         signature, trusts_versions = (), False
-    kept: _Kept | None = _kept.get(weights.output[0])
+    kept: _Kept | None = _kept.get(output)
     if kept is None or not trusts_versions or kept.signature != signature:
         prepared = None
         with contextlib.suppress(NotSupportedError):
             prepared = prepare(weights, dtype)
-        _kept[weights.output[0]] = kept = _Kept(signature, prepared)
+        kept = _Kept(signature, prepared)
+        if not (output.is_cuda and torch.cuda.is_current_stream_capturing()):  # memory of the graph's own
+            _kept[output] = kept
     return None if kept.prepared is None else Resident(decoder, kept.prepared)
+
+
+def _stream(weight: Tensor) -> object:
+    """The GPU's stream that is current: what is prepared in it is ready in it alone."""
+    return torch.cuda.current_stream(weight.device) if weight.is_cuda else None
 
 
 def _dtype(weight: Tensor) -> torch.dtype:
     if weight.device.type == "cpu":
         return torch.float64 if weight.dtype == torch.float64 else torch.float32
     if torch.is_autocast_enabled() and weight.dtype == torch.float32:
-        return torch.get_autocast_gpu_dtype()
+        return torch.get_autocast_dtype("cuda")
     return weight.dtype
 
 
@@ -193,7 +202,7 @@ def _weights(decoder: Decoder) -> ModelWeights | None:
     first, tensors = joiner.output.weight, weights.tensors()
     alike = all(t.device == first.device and t.dtype == first.dtype and t.layout == torch.strided for t in tensors)
     plain = all(type(t) in (Tensor, nn.Parameter) for t in tensors)
-    return weights if alike and plain and first.device.type in _DEVICES else None
+    return weights if alike and plain else None
 
 
 def _is_embedding(module: nn.Module) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import torch
 from torch import Tensor
 
@@ -15,19 +18,48 @@ _STEPS = 8  # from one look at a GPU to the next
 
 
 def search_by_steps(
-    decoder: Decoder, encoder: Tensor, lengths: Tensor, max_symbols: int, state: GreedyState
+    decoder: Decoder,
+    encoder: Tensor,
+    lengths: Tensor,
+    max_symbols: int,
+    state: GreedyState,
+    captures: bool = False,
 ) -> tuple[Found, GreedyState]:
-    """Search over projected encoder frames (N, T, J); the rest as `greedy_search` has it."""
+    """Search over projected encoder frames (N, T, J); the rest as `greedy_search` has it.
+
+    captures: on a GPU the modules are called for the first steps alone; a CUDA graph of as many steps is replayed for
+    the others. RuntimeError for modules that a graph cannot hold: a call waits for the GPU or looks at its numbers. No
+    search asks for it: it has not been run on a GPU yet.
+    """
     steps = Steps(decoder, encoder, lengths, max_symbols, state)
-    while not bool(steps.finished()):
-        if encoder.is_cuda:
-            for _ in range(_STEPS):
-                steps.run_predictor(steps.step())
-        else:
+    graph: torch.cuda.CUDAGraph | None = None
+    for number in itertools.count():
+        if bool(steps.finished()):
+            break
+        if not encoder.is_cuda:
             found = steps.step()
             if bool(found.any()):
                 steps.run_predictor(found)
+            continue
+        if captures and number == 1:
+            graph = steps.captured()
+        if graph is None:
+            steps.run()
+        else:
+            graph.replay()
     return steps.result()
+
+
+_streams = threading.local()
+
+
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The thread's stream for captures on a GPU. One, since cuBLAS keeps a workspace for each stream."""
+    stream: torch.cuda.Stream | None = getattr(_streams, str(device), None)
+    if stream is None:
+        stream = torch.cuda.Stream(device)
+        setattr(_streams, str(device), stream)
+    return stream
 
 
 class Steps:
@@ -131,6 +163,28 @@ class Steps:
             return old.copy_(torch.where(where, new.to(old.dtype), old))
 
         map_tensors(take, (self.state.predictor, self.state.projection), (after, projection))
+
+    def run(self) -> None:
+        """As many steps as a GPU takes from one look of the host at it to the next."""
+        for _ in range(_STEPS):
+            self.run_predictor(self.step())
+
+    def captured(self) -> torch.cuda.CUDAGraph:
+        """A CUDA graph of `run`, which takes no step itself. `run` has been called before in this thread, so that what
+        modules make in their first call is there; in the same context of autocast, whose copies of weights the graph
+        reads. The graph lives no longer than that context and the modules' weights."""
+        device = self.encoder.device
+        current, stream = torch.cuda.current_stream(device), _capture_stream(device)
+        stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")  # other threads may load batches meanwhile
+            try:
+                self.run()
+            finally:
+                graph.capture_end()
+        current.wait_stream(stream)
+        return graph
 
     def finished(self) -> Tensor:
         """() bool: whether all utterances have ended."""

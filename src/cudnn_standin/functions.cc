@@ -50,7 +50,8 @@ class Request {
       reason = decision.reason;
       if (!reason.empty()) return;
       weights = decision.weights;
-      call.emplace(Context{cudnn_, prnn, handle, lease_->get(), stream_, configuration, *sequences, *weights});
+      call.emplace(Context{cudnn_, prnn, handle, lease_->get(), stream_, configuration, *sequences, *weights},
+                   is_training);
     } catch (const Failure& failure) {
       reason = failure.what();
     }
@@ -197,7 +198,7 @@ PRNN_CUDNN_API Status cudnnRNNForward(void* handle, void* rnn, int forward_mode,
         if (!fit) request.reason = kBadArguments;
         if (fit) request.require_spaces(spaces, is_training);
       },
-      [&](Request& request) { request.call->forward(is_training, arguments, padding, spaces); });
+      [&](Request& request) { request.call->forward(arguments, padding, spaces); });
 }
 
 PRNN_CUDNN_API Status cudnnRNNBackwardData_v8(void* handle, void* rnn, const int32_t* device_lengths, void* y_desc,

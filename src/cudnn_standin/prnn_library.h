@@ -29,8 +29,7 @@ namespace prnn_cudnn {
   USE(SetRNNBackend)              \
   USE(SetRNNMatrixMathType)       \
   USE(SetRNNProjectionSize)       \
-  USE(GetRNNWorkspaceSize)        \
-  USE(GetRNNTrainingReserveSize)  \
+  USE(GetRNNTempSpaceSizes)       \
   USE(GetRNNParamsSize)           \
   USE(GetRNNLinLayerMatrixParams) \
   USE(GetRNNLinLayerBiasParams)   \

@@ -94,8 +94,12 @@ struct Descriptors {
 
 }  // namespace
 
-TakenCall::TakenCall(const Context& context)
-    : c_(context), config_(context.configuration), dropout_(context.prnn), rnn_(context.prnn) {
+TakenCall::TakenCall(const Context& context, bool is_training)
+    : c_(context),
+      config_(context.configuration),
+      is_training_(is_training),
+      dropout_(context.prnn),
+      rnn_(context.prnn) {
   const bool drops = config_.layers > 1 && config_.dropout > 0;
   if (drops) {
     c_.prnn.require(c_.prnn.SetDropoutDescriptor(dropout_.get(), c_.prnn_handle, config_.dropout, nullptr, 0, 0),
@@ -111,13 +115,12 @@ TakenCall::TakenCall(const Context& context)
 TakenCall::~TakenCall() = default;
 
 Sizes TakenCall::prnn_sizes(const Steps& x_steps) const {
+  // The least reserve space, with which a backward pass runs once after each forward call, as cuDNN's does.
+  const prnnForwardMode_t mode = is_training_ ? PRNN_FWD_MODE_TRAINING : PRNN_FWD_MODE_INFERENCE;
   Sizes sizes;
-  c_.prnn.require(
-      c_.prnn.GetRNNWorkspaceSize(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), &sizes.workspace),
-      c_.prnn_handle);
-  c_.prnn.require(
-      c_.prnn.GetRNNTrainingReserveSize(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), &sizes.reserve),
-      c_.prnn_handle);
+  c_.prnn.require(c_.prnn.GetRNNTempSpaceSizes(c_.prnn_handle, rnn_.get(), mode, x_steps.count(), x_steps.data(),
+                                               &sizes.workspace, &sizes.reserve),
+                  c_.prnn_handle);
   return sizes;
 }
 
@@ -220,7 +223,7 @@ class TakenCall::Layouts {
   bool packs_, sorts_;
 };
 
-void TakenCall::forward(bool is_training, const Arguments& a, const void* padding, const Spaces& spaces) {
+void TakenCall::forward(const Arguments& a, const void* padding, const Spaces& spaces) {
   const Prnn& prnn = c_.prnn;
   const Steps &x_steps = *x_steps_, &y_steps = *y_steps_;
   const Buffers b = buffers(spaces.workspace, prnn_.workspace);
@@ -231,9 +234,9 @@ void TakenCall::forward(bool is_training, const Arguments& a, const void* paddin
   void* const y = layouts.packed_output(a.y_out, 1);
   const void *const hx = layouts.sorted(a.hx, 0), *const cx = layouts.sorted(a.cx, 1);
   void *const hy = layouts.sorted_output(a.hy, 2), *const cy = layouts.sorted_output(a.cy, 3);
-  if (is_training && b.dropout_states != nullptr) draw_seed(b);
+  if (is_training_ && b.dropout_states != nullptr) draw_seed(b);
   const prnnStatus_t status =
-      is_training
+      is_training_
           ? prnn.RNNForwardTraining(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
                                     desc.c.get(), cx, desc.weights.get(), weights, y_steps.data(), y, desc.h.get(), hy,
                                     desc.c.get(), cy, b.prnn, b.prnn_size, spaces.reserve, spaces.reserve_size)

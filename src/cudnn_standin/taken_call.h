@@ -40,18 +40,19 @@ struct Arguments {
 
 class TakenCall {
  public:
-  explicit TakenCall(const Context& context);
+  // is_training: one of the three calls of a training step.
+  TakenCall(const Context& context, bool is_training);
 
   ~TakenCall();
 
-  // Of each call for these sequences.
+  // For these sequences, of the call in inference, or of each call of a training step.
   Sizes sizes() const;
   // Enough for all lengths that the sequences of such a descriptor can have: of data that lies batch-major, as a
   // program may ask for the sizes before it knows the lengths.
   Sizes sizes_for_any_lengths() const;
 
   // `padding`: the element that goes where y, or dx, has no timestep.
-  void forward(bool is_training, const Arguments& arguments, const void* padding, const Spaces& spaces);
+  void forward(const Arguments& arguments, const void* padding, const Spaces& spaces);
   void backward_data(const Arguments& arguments, const void* padding, const Spaces& spaces);
   void backward_weights(bool adds, const Arguments& arguments, const Spaces& spaces);
 
@@ -67,6 +68,7 @@ class TakenCall {
 
   const Context c_;
   const Configuration& config_;
+  const bool is_training_;
   const DropoutDesc dropout_;
   const RnnDesc rnn_;
   std::unique_ptr<const Steps> x_steps_, y_steps_;

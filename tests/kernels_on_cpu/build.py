@@ -94,6 +94,14 @@ class Builder:
         """A program with the kernels of the transducer search."""
         return self._program("run_decode", name, set(), edits)
 
+    def decode_plan(self) -> pathlib.Path:
+        """A program that checks plans of the transducer search: decode_plan.cc."""
+        sources = [HERE / "decode_plan.cc", ROOT / "src/decode/cuda/search_plan.cc"]
+        objects = [self._compile(source, "-O0", ROOT / "src") for source in sources]
+        target = self.folder / "decode_plan"
+        subprocess.run(["g++", *self.options, self.objects[0], *objects, "-o", target], check=True)
+        return target
+
     def _program(
         self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...], *, order: bool = False
     ) -> pathlib.Path:

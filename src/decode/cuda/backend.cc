@@ -12,7 +12,8 @@ namespace {
 
 using namespace decode_cuda;
 
-constexpr int kLeastArch = 80;  // mma.sync of bfloat16 and tf32
+constexpr int kLeastArch = 80;        // mma.sync of bfloat16 and tf32
+constexpr int kMostFrames = 1 << 30;  // of an utterance, and of a duration: both together are an int
 
 SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
   const GpuRow& row = cuda_gpu_row(*handle);
@@ -27,6 +28,12 @@ SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
   if (model.classes > kMostClasses) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "classes is %lld; the transducer search on a GPU takes at most %d",
          static_cast<long long>(model.classes), kMostClasses);
+  }
+  for (int64_t i = 0; i < model.durationCount; ++i) {
+    if (model.durations[i] > kMostFrames) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "durations[%lld] is %d; the transducer search on a GPU takes at most %d",
+           static_cast<long long>(i), model.durations[i], kMostFrames);
+    }
   }
   SearchPlan plan;
   if (!plan_search(model, row.multiprocessors, row.shared_bytes, plan)) {
@@ -67,6 +74,10 @@ class CudaDecodeBackend final : public DecodeBackend {
   WorkspaceSize workspace_size(prnnHandle_t handle, const TransducerModel& model,
                                const prnnTransducerSearchOptions_t& options) const override {
     const SearchPlan plan = plan_of(handle, model);
+    if (options.maxFrames > kMostFrames) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "maxFrames is %lld; the transducer search on a GPU takes at most %d",
+           static_cast<long long>(options.maxFrames), kMostFrames);
+    }
     Arena arena(nullptr);
     SearchParams params{};
     cut_exchange(plan, plan_batch(plan, options.batch), arena, params);

@@ -157,6 +157,8 @@ cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducer
           stream);
   convert_bias<T>(projection, weights.predictorBias, plan.tiles[kProjection], prepared.projection_bias, stream);
   if (plan.layers == 0) {
+    const cudaError_t error = cudaGetLastError();  // of the launches so far: the copy does not tell of it
+    if (error != cudaSuccess) return error;
     const size_t bytes = static_cast<size_t>(model.context * model.classes * hidden) * sizeof(T);
     return cudaMemcpyAsync(prepared.embedding, weights.embedding, bytes, cudaMemcpyDeviceToDevice, stream);
   }

@@ -19,6 +19,9 @@ namespace {
 using namespace rnnt_cuda;
 
 constexpr int64_t kChunkLogits = INT64_C(1) << 25;  // of 32 bits; see docs/joint_rnnt_loss.md
+// TDT's classes are mostly many, with which the output layer's sums take memory enough: 8 x 150 x 41 cells, 8,198
+// classes and a joiner of 640 in 16 bits take 143 MiB in all.
+constexpr int64_t kTdtChunkLogits = kChunkLogits / 8 * 7;
 constexpr int64_t kLeastChunk = 1024;
 // The backward pass from tiles leaves out cells whose arcs are taken with a probability of at most this; those of a
 // frame and those of a symbol position add up to at least one.
@@ -195,8 +198,8 @@ struct Call {
     cells = problem.activation_cells();
     chunk = params.options.chunkCells;
     if (chunk == 0) {
-      // TDT's classes are mostly many, with which the output layer's sums take memory enough.
-      const int64_t logits = sizeof(Element) == 2 && !params.options.is_tdt() ? 2 * kChunkLogits : kChunkLogits;
+      const int64_t rnnt_logits = sizeof(Element) == 2 ? 2 * kChunkLogits : kChunkLogits;
+      const int64_t logits = params.options.is_tdt() ? kTdtChunkLogits : rnnt_logits;
       chunk = std::max(logits / joint.padded_classes, kLeastChunk);
     }
     chunk = std::min(chunk, cells);

@@ -1,4 +1,4 @@
-"""Which utterances make which batch, in which epoch."""
+"""Samplers: choose the utterances of each batch of each epoch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 _BUCKETS = 8
 
 
-class Order(Protocol):
-    """Batches of an epoch, as a function of its number alone."""
+class EpochSampler(Protocol):
+    """Chooses the batches of an epoch, as a function of its number alone."""
 
     def __len__(self) -> int:
         """Batches in an epoch, of all processes together; on average, where epochs differ."""
         ...
 
     def epoch(self, number: int, process: int = 0, processes: int = 1) -> Iterable[Any]:
-        """The batches of an epoch for one of the processes that train together, which all have as many: of each what
-        the dataset makes it of."""
+        """The batches of an epoch for one of the processes that train together, each as the items that the dataset
+        takes. All processes have as many batches."""
         ...
 
 
-class BatchOrder:
-    """Which utterances make which batch in which epoch: a function of the seed and the epoch alone.
+class BucketSampler:
+    """Chooses utterances of similar duration for each batch, as a function of the seed and the epoch alone.
 
     Utterances are divided by duration into buckets; an epoch shuffles each bucket, cuts it into batches and shuffles
     those. Every epoch has the same number of batches.
@@ -42,7 +42,7 @@ class BatchOrder:
     def __init__(self, durations: Sequence[float], batch_size: int, batch_seconds: float, seed: int | None) -> None:
         seconds = np.asarray(durations, dtype=np.float64)
         by_duration = np.argsort(seconds, kind="stable")
-        # How many utterances as long as each one a batch holds.
+        # For each utterance, the number of utterances of its duration that fill a batch.
         sizes = np.clip(batch_seconds / seconds[by_duration], 1, batch_size).astype(np.int64)
         self._buckets = []
         for bucket in np.array_split(np.arange(len(sizes)), max(1, min(_BUCKETS, len(sizes) // (2 * batch_size)))):
@@ -80,7 +80,7 @@ def _of_similar_size(bucket: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
     Args:
         bucket: places of the utterances among all, by duration.
-        sizes: of all places, how many utterances of that duration a batch holds; falling.
+        sizes: for each utterance, the number of its duration that a batch holds; falling.
     """
     parts = []
     while len(bucket):

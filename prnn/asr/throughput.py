@@ -1,4 +1,4 @@
-"""How fast a training goes, for its log, and how far it has come, for the terminal."""
+"""Callbacks that report a training's speed in its log, and its progress on the terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.progress import progress_bar
 
-from .loader import Ahead
+from .loader import Prefetcher
 
 
-class Pace(Callback):
+class ThroughputLog(Callback):
     """Logs the milliseconds of a step, and the share of the time that the training has waited for batches, since the
     entry before; validations do not count.
 
@@ -24,7 +24,7 @@ class Pace(Callback):
         every: steps between the entries.
     """
 
-    def __init__(self, batches: Ahead, every: int) -> None:
+    def __init__(self, batches: Prefetcher, every: int) -> None:
         self._batches = batches
         self._every = every
         self._since: tuple[int, float, float] | None = None  # step, time, seconds waited
@@ -47,7 +47,7 @@ class Pace(Callback):
 
 
 class ProgressBar(progress_bar.ProgressBar):
-    """How far a training has come, what its log has got last, and when it will end: on a terminal a line that changes,
+    """Shows a training's progress, its latest logged values and its estimated end: on a terminal a line that changes,
     elsewhere a line every 30 seconds, on the standard error.
 
     The estimate is the time since the first batch of this run, validations included, over the share of the training

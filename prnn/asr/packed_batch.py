@@ -1,4 +1,4 @@
-"""Batches on their way from the processes that make them."""
+"""A batch packed into one tensor, as the processes that make batches send it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIGNMENT = 64  # bytes
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in a parcel's memory."""
+    """The place of a tensor in a packed batch's memory."""
 
     start: int
     size: int
@@ -51,7 +51,7 @@ def _with_tensors(value: Any, data: Tensor) -> Any:
     return value
 
 
-class Parcel:
+class PackedBatch:
     """A batch with its tensors in one piece of memory, which a DataLoader sends and pins as one tensor. For each tensor
     that it receives, torch asks the process that made it over a new socket, in Python, which all threads of the
     training wait for.
@@ -72,11 +72,11 @@ class Parcel:
         for place, tensor in zip(places, tensors, strict=True):
             _with_tensors(place, self._data).copy_(tensor)
 
-    def pin_memory(self) -> Parcel:
-        """The parcel in memory from which a GPU reads while the CPU goes on. DataLoader calls it."""
+    def pin_memory(self) -> PackedBatch:
+        """Moves the batch to memory from which a GPU reads while the CPU goes on. DataLoader calls it."""
         self._data = self._data.pin_memory()
         return self
 
     def batch(self) -> Batch:
-        """The batch, in the parcel's memory."""
+        """The batch; its tensors are views of the packed memory."""
         return cast(Batch, _with_tensors(self._contents, self._data))

@@ -1,0 +1,203 @@
+// A round's scores: the output layer over the windows' frames, and what all blocks say of each column.
+#pragma once
+
+#include "decode/cuda/search.cuh"
+
+namespace prnn::decode_cuda {
+
+// Starts to copy the frames of the round's windows. After an utterance's last frame comes that frame again.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::copy_frames() {
+  const int joiner = static_cast<int>(p.model.joinerSize);
+  constexpr int kPerCopy = 16 / sizeof(T);
+  for (int column = warp; column < p.slots * p.window; column += kWarps) {
+    const int s = slot_of(column);
+    if (!is_live(s)) continue;
+    const int frame = min(slots[s].frame + column - s * p.window, slots[s].length - 1);
+    const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
+    const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner;
+    T* const to = reinterpret_cast<T*>(column_row(column));
+    if (p.copies_frames) {
+      for (int i = lane * kPerCopy; i < joiner; i += 32 * kPerCopy) {
+        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
+      }
+    } else {
+      for (int i = lane; i < joiner; i += 32) to[i] = from[i];
+    }
+  }
+}
+
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ float Search<T, COLUMN_TILES>::activate(float x) const {
+  if (p.model.activation == PRNN_JOINT_RELU) return x < 0 ? 0 : x;  // NaN stays NaN
+  return hyperbolic_tangent<kDigits>(x);
+}
+
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ uint32_t Search<T, COLUMN_TILES>::activate_word(uint32_t frame, uint32_t projection) const {
+  const T* const frames = reinterpret_cast<const T*>(&frame);
+  const T* const projections = reinterpret_cast<const T*>(&projection);
+  float value[2] = {0, 0};
+#pragma unroll
+  for (int k = 0; k < kPerWord; ++k)
+    value[k] = activate(Element<T>::to_float(frames[k]) + Element<T>::to_float(projections[k]));
+  return Element<T>::pack(value[0], value[1]);
+}
+
+// From frames and projections to the output layer's input, in place.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::activate_columns() {
+  const int pieces = static_cast<int>(p.activation_pieces.divisor);
+  for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
+    const int column = quotient(i, p.activation_pieces), piece = i - column * pieces, s = slot_of(column);
+    if (!is_live(s)) continue;
+    uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + piece;
+    const uint4 x = *at;
+    const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[piece];
+    *at = {activate_word(x.x, g.x), activate_word(x.y, g.y), activate_word(x.z, g.z), activate_word(x.w, g.w)};
+  }
+  __syncthreads();
+}
+
+// The most probable duration of a column, whose logits the warp's lanes have in their order; the others have
+// -infinity.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::publish_duration(ColumnPart* parts, float logit,
+                                                                          int place) const {
+  Summary all[1];
+  all[0].add(logit);
+  all[0].take(logit, logit, place);
+  summarise_over_lanes<32>(all);
+  const bool exists = all[0].place >= 0 && all[0].place < kTileRows;
+  if (lane == 0)
+    publish_part(parts + p.blocks + 1,
+                 {all[0].value - all[0].log_sum(), 0, 0, place_and_round(exists ? all[0].place : 0)});
+}
+
+// The own rows of the output layer, and what they say of each column.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
+  const Share own = tiles[kOutput].share;
+  const float* const results = floats(p.shared.results);
+  const float* const bias = floats(p.shared.output_bias);
+  const int classes = static_cast<int>(p.model.classes);
+  ColumnPart* const parts = parts_of_round();
+  Summary summaries[COLUMN_TILES];
+  multiply_rows<T, COLUMN_TILES, false>(
+      tiles[kOutput], shared_address(memory + p.shared.activations), p.joiner_stride, sums(), floats(p.shared.results),
+      kResultsStride, [&](int tile, int rows) {
+        const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
+        const bool is_row = lane < rows, is_class = is_row && row < classes;
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; ++c) {
+          const int column = warp + c * kWarps;
+          const float logit = is_row ? results[lane * kResultsStride + column] + bias[own_row] : 0;
+          if (is_class && row == p.model.blank)
+            publish_part(parts + column * (p.blocks + 2) + p.blocks, {logit, 0, 0, place_and_round(0)});
+          if (is_class && row != p.model.blank) {
+            summaries[c].add(logit);
+            summaries[c].take(logit + gain(column, row), logit, row);
+          }
+        }
+        if (own.first + tile + rows / kTileRows <= p.class_tiles) return;
+        const int duration = row - p.class_tiles * kTileRows;
+        const bool is_duration = is_row && duration >= 0 && duration < p.model.durationCount;
+#pragma unroll 1
+        for (int column = warp; column < kColumns; column += kWarps) {
+          const float logit = is_duration ? results[lane * kResultsStride + column] + bias[own_row] : kNever;
+          publish_duration(parts + column * (p.blocks + 2), logit, duration);
+        }
+      });
+  summarise_over_lanes<32>(summaries);
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+    const Summary& own_part = summaries[c];
+    if (lane == 0) {
+      publish_part(parts + (warp + c * kWarps) * (p.blocks + 2) + block,
+                   {own_part.value, own_part.logit, own_part.log_sum(), place_and_round(own_part.place & 0xFFFF)});
+    }
+  }
+}
+
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ float Search<T, COLUMN_TILES>::gain(int column, int row) const {
+  if (p.bias.nodes == 0) return 0;
+  const int s = slot_of(column);
+  if (s >= p.slots || row == p.model.blank) return 0;
+  return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + row];
+}
+
+// Waits for what all blocks say of the columns that have frames, and of column 0, so that in every round every block
+// has heard of every other.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ bool Search<T, COLUMN_TILES>::gather_parts() {
+  const int of_column = static_cast<int>(p.parts_of_column.divisor);
+  const ColumnPart* const parts = parts_of_round();
+  gather(
+      kColumns * of_column,
+      [&](int i) -> const void* {
+        const int column = quotient(i, p.parts_of_column);
+        return column == 0 || has_frame(column) ? parts + i + column * (p.blocks + 2 - of_column) : nullptr;
+      },
+      [](const void* from) { return load_part(from); },
+      [&](const TwoLongs& v) { return (static_cast<uint32_t>(v.second >> 32) & 0xFFFF) == (round & 0xFFFF); },
+      [&](int i, const TwoLongs& v) {
+        const int column = quotient(i, p.parts_of_column);
+        reinterpret_cast<TwoLongs*>(memory + p.shared.sums)[i + column * (p.blocks + 2 - of_column)] = v;
+      },
+      p.timed_out, timed_out);
+  return __syncthreads_or(timed_out) == 0;
+}
+
+// What each column says, from all blocks' parts; kColumnLanes lanes for each, whatever the number of columns, so that
+// the sums have one order.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::read_columns() {
+  constexpr int kColumnLanes = 8, kPerWarp = 32 / kColumnLanes;
+  for (int first = warp; first < kColumns; first += kPerWarp * kWarps) {
+    const int column = first + lane / kColumnLanes * kWarps;
+    const bool is_wanted = column < kColumns && has_frame(column);
+    const ColumnPart* const parts =
+        reinterpret_cast<const ColumnPart*>(memory + p.shared.sums) + column * (p.blocks + 2);
+    Summary summaries[1];
+    Summary& summary = summaries[0];
+    if (is_wanted) {
+#pragma unroll 2
+      for (int b = lane % kColumnLanes; b < p.blocks; b += kColumnLanes) {
+        const ColumnPart part = parts[b];
+        summary.take(part.best, part.logit, static_cast<int>(part.place_and_round >> 16));
+        summary.largest = fmaxf(summary.largest, part.log_sum);
+      }
+#pragma unroll 2
+      for (int b = lane % kColumnLanes; b < p.blocks; b += kColumnLanes) {
+        const float log_sum = parts[b].log_sum;
+        if (log_sum != kNever) summary.sum += expf(log_sum - summary.largest);
+      }
+    }
+    summarise_over_lanes<kColumnLanes>(summaries);
+    if (!is_wanted || lane % kColumnLanes != 0) continue;
+    const float others = summary.log_sum(), blank = parts[p.blocks].best, all = add_logs(others, blank);
+    Column found = {-1, 1, blank - all, 0, 0, 0};
+    if (!(fabsf(all) < INFINITY)) {
+      found.log_prob = kNever;
+    } else {
+      if (summary.value > blank || (summary.value == blank && summary.place < p.model.blank)) {
+        found.symbol = summary.place;
+        found.duration = 0;
+        found.log_prob = summary.logit - all;
+        found.confidence = summary.logit - others;
+        found.gain = gain(column, summary.place);
+      }
+      if (p.model.durationCount > 0) {
+        const ColumnPart part = parts[p.blocks + 1];
+        const bool is_number = fabsf(part.best) < INFINITY;
+        found.duration_log_prob = is_number ? part.best : kNever;
+        const int duration = is_number ? p.model.durations[part.place_and_round >> 16] : 1;
+        found.duration = found.symbol < 0 ? max(1, duration) : duration;
+      }
+    }
+    columns[column] = found;
+  }
+}
+
+}  // namespace prnn::decode_cuda

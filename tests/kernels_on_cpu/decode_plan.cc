@@ -1,0 +1,146 @@
+// Plans of the transducer search, checked for a model on every GPU of the table that has the search. Prints one line a
+// GPU; ends with status 1 at the first plan that is wrong.
+//
+//     decode_plan type=bfloat16 predictor=lstm layers=1 hidden=640 joiner=640 classes=1025 durations=0
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/gpu_table.h"
+#include "decode/cuda/params.h"
+
+namespace prnn::decode_cuda {
+namespace {
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::printf("%s\n", what);
+  std::exit(1);
+}
+
+// Each row tile of a matrix is one block's.
+void check_shares(const SearchPlan& plan) {
+  for (const RowTiles& tiles : plan.tiles) {
+    std::vector<int> owners(static_cast<size_t>(tiles.count), 0);
+    for (int block = 0; block < plan.blocks; ++block) {
+      const Share share = share_of(tiles, plan.blocks, block);
+      require(share.first >= 0 && share.count >= 0 && share.first + share.count <= tiles.count, "a share is outside");
+      for (int i = 0; i < share.count; ++i) ++owners[static_cast<size_t>(share.first + i)];
+    }
+    for (int count : owners) require(count == 1, "a row tile is not one block's");
+  }
+  for (int block = 0; block < plan.blocks; ++block) {
+    const Share input = share_of(plan.tiles[kUpperInput], plan.blocks, block),
+                recurrent = share_of(plan.tiles[kUpperRecurrent], plan.blocks, block);
+    require(input.first == recurrent.first && input.count == recurrent.count, "the upper layer's matrices differ");
+  }
+}
+
+// The arrays lie one after the other, hold what the kernel writes to them, and end where the weights begin.
+void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, const BatchPlan& batch) {
+  const SharedLayout& s = batch.shared;
+  const int columns = batch.column_tiles * kTileColumns;
+  std::map<int64_t, int64_t> arrays;  // bytes, by where they begin
+  const auto add = [&](int at, int64_t bytes) {
+    require(at % 128 == 0, "an array is not aligned");
+    if (bytes > 0) require(arrays.emplace(at, bytes).second, "two arrays begin at one place");
+  };
+  const auto tiles_of_block = [&](Matrix m) {
+    int64_t most = 0;
+    for (int block = 0; block < plan.blocks; ++block)
+      most = std::max<int64_t>(most, share_of(plan.tiles[m], plan.blocks, block).count);
+    return most;
+  };
+  const auto passes = [&](Matrix m) { return (tiles_of_block(m) + 1) / 2 * 2 * kTileRows; };  // rows
+  add(s.activations, int64_t{columns} * plan.joiner_stride);
+  for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
+    add(s.states[layer], int64_t{kSlots} * plan.state_stride);
+  add(s.projection, int64_t{kSlots} * plan.joiner_stride);
+  add(s.sums, std::max<int64_t>(int64_t{2} * batch.column_tiles * kWarps * 32 * 16,
+                                int64_t{columns} * (plan.blocks + 2) * static_cast<int64_t>(sizeof(ColumnPart))));
+  const int64_t gates = std::max(passes(kProjection), passes(kUpperInput)) * (kTileColumns + 1);
+  add(s.results, 4 * std::max<int64_t>(gates, int64_t{2} * kTileRows * (columns + 1)));
+  for (int layer = 0; layer < plan.layers; ++layer) {
+    const Matrix recurrent = layer == 0 ? kRecurrent : kUpperRecurrent;
+    add(s.recurrent[layer], 4 * passes(recurrent) * (kTileColumns + 1));
+    add(s.cells[layer], 4 * tiles_of_block(recurrent) * kTileUnits * kSlots);
+  }
+  add(s.output_bias, 4 * tiles_of_block(kOutput) * kTileRows);
+  add(s.tiles, int64_t{kMatrices} * kBlockTilesBytes);
+  add(s.columns, int64_t{columns} * kColumnBytes);
+  add(s.slots, int64_t{kSlots} * kSlotBytes);
+  int64_t end = 0;
+  for (const auto& [at, bytes] : arrays) {
+    require(at >= end, "two arrays overlap");
+    end = at + bytes;
+  }
+  require(end <= s.weights && s.weights <= s.total && s.total <= plan.shared_bytes, "the arrays find no room");
+  require(batch.weight_bytes == s.total - s.weights, "the room for weights is another one");
+  require(plan.joiner_stride >= model.joinerSize * plan.element_bytes, "a row of activations is too short");
+  require(plan.state_stride >= model.hiddenSize * plan.element_bytes, "a row of states is too short");
+  // A warp's loads of 16 bytes of eight rows meet each bank once.
+  require(plan.joiner_stride / 64 % 2 == 1 && plan.state_stride / 64 % 2 == 1, "rows meet in the same banks");
+  // The kernel divides pieces by numbers that are right for dividends below 2^16.
+  constexpr int64_t kDividends = 1 << 16;
+  const int64_t joiner = int64_t{plan.tiles[kOutput].k_tiles} * kKTileBytes;
+  require(columns * joiner / 16 < kDividends && int64_t{kSlots} * plan.state_stride / 8 < kDividends &&
+              columns * int64_t{plan.blocks + 2} < kDividends,
+          "an index of pieces has more than 16 bits");
+}
+
+void check_batches(const prnnTransducerModel_t& model, const SearchPlan& plan) {
+  for (int64_t n : {1, 2, 3, 7, 8, 16, 17, 24, 25, 128, 1024}) {
+    const BatchPlan batch = plan_batch(plan, n);
+    require(batch.groups >= 1 && batch.groups <= plan.groups && batch.groups <= n, "a group has no utterance");
+    require(batch.slots >= 1 && batch.slots <= kSlots, "slots");
+    require(batch.window >= 1 && batch.window <= kMostWindow, "frames of a window");
+    require(batch.slots * batch.window <= batch.column_tiles * kTileColumns, "frames have no column");
+    require(batch.column_tiles >= 1 && batch.column_tiles <= plan.column_tiles, "column tiles");
+    require(batch.slots == kSlots || batch.slots * batch.groups >= n, "an utterance waits beside a free slot");
+    check_layout(model, plan, batch);
+  }
+}
+
+int run(const prnnTransducerModel_t& model) {
+  for (int i = 0; i < gpu_row_count(); ++i) {
+    const GpuRow* const row = gpu_row(i);
+    if (row->arch < 80) continue;
+    SearchPlan plan;
+    if (!plan_search(model, row->multiprocessors, row->shared_bytes, plan)) {
+      std::printf("%s: no room\n", row->name);
+      continue;
+    }
+    require(plan.blocks >= 1 && plan.groups >= 1 && plan.blocks * plan.groups <= row->multiprocessors,
+            "more blocks than multiprocessors");
+    check_shares(plan);
+    check_batches(model, plan);
+    const BatchPlan most = plan_batch(plan, 1024);
+    std::printf("%s: blocks=%d groups=%d slots=%d window=%d\n", row->name, plan.blocks, plan.groups, most.slots,
+                most.window);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace prnn::decode_cuda
+
+int main(int count, char** words) {
+  prnnTransducerModel_t model{};
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i], name = word.substr(0, word.find('=')), value = word.substr(name.size() + 1);
+    if (name == "type") model.dataType = value == "float32" ? PRNN_DATA_FLOAT : PRNN_DATA_BFLOAT16;
+    if (name == "predictor")
+      model.predictor = value == "lstm"  ? PRNN_PREDICTOR_LSTM
+                        : value == "gru" ? PRNN_PREDICTOR_GRU
+                                         : PRNN_PREDICTOR_STATELESS;
+    if (name == "layers") model.layers = std::stoll(value);
+    if (name == "hidden") model.hiddenSize = std::stoll(value);
+    if (name == "joiner") model.joinerSize = std::stoll(value);
+    if (name == "classes") model.classes = std::stoll(value);
+    if (name == "durations") model.durationCount = std::stoll(value);
+  }
+  return prnn::decode_cuda::run(model);
+}
