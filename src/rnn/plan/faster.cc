@@ -277,10 +277,16 @@ bool is_faster(double ratio) { return ratio < 1; }
 // Kernels that keep a projection apart serve what they were measured to be faster for, and what cuDNN has not.
 bool is_unmeasured(const RnnPlan& plan, double ratio) { return plan.keeps_projection_apart() && std::isinf(ratio); }
 
+// Dropout's share of a call shrinks with T, but 7 in 1,000 layers would change backends with it between these: the T
+// that has the least to lose stands for all from kManySteps on.
+constexpr int64_t kManySteps = 64, kStepsOfMany = 256;
+
 double training_ratio_of(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const double ratio = at_steps(plan.cudnn_time.training, problem.steps());
+  const double ratio = at_steps(measured_ratios(row, problem, plan, true), problem.steps());
   if (problem.dropout.probability == 0 || !is_faster(ratio)) return ratio;
-  return ratio + kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem);
+  const int64_t steps = problem.steps() < kManySteps ? problem.steps() : kStepsOfMany;
+  return ratio +
+         kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem, steps);
 }
 
 std::string percent_of(double ratio) {
@@ -291,57 +297,35 @@ std::string percent_of(double ratio) {
 
 }  // namespace
 
-const char* what_cudnn_lacks(const RnnProblem& problem) {
-  return problem.heads > 1      ? "cuDNN has no heads (prnnSetRNNHeads)"
-         : problem.has_masks()  ? "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"
-         : problem.has_extras() ? "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"
-                                : nullptr;
-}
-
-CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
-  if (what_cudnn_lacks(problem) != nullptr) return {};
-  CudnnTime time;
-  time.inference = measured_ratios(row, problem, plan, false);
-  time.training = measured_ratios(row, problem, plan, true);
-  time.measured_on = ratios_of(row).gpu;
-  return time;
-}
-
-bool is_cudnn_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.steps() > kMostCudnnSteps) return false;
-  if (problem.training) {
-    const double ratio = training_ratio_of(row, problem, plan);
-    return is_faster(ratio) || is_unmeasured(plan, ratio);
-  }
-  if (runs_step_by_step(problem)) return false;
-  const double ratio = at_steps(plan.cudnn_time.inference, problem.steps());
-  return is_faster(ratio) || is_unmeasured(plan, ratio) || has_too_few_steps(problem, plan);
-}
-
-std::string why_cudnn_is_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.steps() > kMostCudnnSteps) return "";
+CudnnVerdict compare_with_cudnn(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+  CudnnVerdict verdict;
+  const uint32_t needs = problem.needs();
+  if (problem.steps() > kMostCudnnSteps || !serves(Schedule::kCudnn, Pass::kBackward, needs)) return verdict;
+  if ((needs & Needs::kChosenSplit) != 0) return verdict;
   const double training_ratio = training_ratio_of(row, problem, plan),
-               inference_ratio = at_steps(plan.cudnn_time.inference, problem.steps());
+               inference_ratio = at_steps(measured_ratios(row, problem, plan, false), problem.steps());
   const bool step_by_step = runs_step_by_step(inference_of(problem));
   const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
-  if (!in_training && !in_inference) {
-    if (is_unmeasured(plan, training_ratio) || is_unmeasured(plan, inference_ratio)) {
-      return "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " +
-             std::to_string(problem.max_batch());
-    }
-    return step_by_step || !has_too_few_steps(problem, plan)
-               ? ""
-               : "in inference, cuDNN is faster for a stack with a projection and T = " +
-                     std::to_string(problem.steps());
+  const bool unmeasured_training = is_unmeasured(plan, training_ratio),
+             unmeasured_inference = !step_by_step && is_unmeasured(plan, inference_ratio),
+             too_few_steps = !step_by_step && has_too_few_steps(problem, plan);
+  verdict.training = in_training || unmeasured_training;
+  verdict.inference = in_inference || unmeasured_inference || too_few_steps;
+  const std::string batch = std::to_string(problem.max_batch()), steps = std::to_string(problem.steps());
+  if (in_training || in_inference) {
+    const std::string training = "in training " + percent_of(training_ratio),
+                      inference = "in inference " + percent_of(inference_ratio);
+    verdict.sentence = "cuDNN is faster at N = " + batch +
+                       (problem.steps() < kMeasuredSteps[kMeasuredStepCount - 1] ? ", T = " + steps : "") + ": " +
+                       (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
+                       " of the resident kernels' time, measured on the " + ratios_of(row).gpu;
+  } else if (unmeasured_training || unmeasured_inference) {
+    verdict.sentence =
+        "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " + batch;
+  } else if (too_few_steps) {
+    verdict.sentence = "in inference, cuDNN is faster for a stack with a projection and T = " + steps;
   }
-  const std::string training = "in training " + percent_of(training_ratio),
-                    inference = "in inference " + percent_of(inference_ratio);
-  const std::string steps =
-      problem.steps() < kMeasuredSteps[kMeasuredStepCount - 1] ? ", T = " + std::to_string(problem.steps()) : "";
-  return "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + steps + ": " +
-         (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
-         " of the resident kernels' time, measured on the " + plan.cudnn_time.measured_on;
+  return verdict;
 }
 
 }  // namespace prnn

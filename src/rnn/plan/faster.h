@@ -53,16 +53,7 @@ extern const int kGpuRatiosCount;
 // Of longer sequences cuDNN 9 refuses some layers.
 constexpr int64_t kMostCudnnSteps = 65535;
 
-// What the problem asks for that cuDNN does not have; NULL: nothing.
-const char* what_cudnn_lacks(const RnnProblem& problem);
-
-CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
-
-// Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference: the
-// same for all calls of a training step.
-bool is_cudnn_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
-
-// One sentence where it is, in training or in inference; else "".
-std::string why_cudnn_is_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
+// Compares them for the problem's T, sequences and layers; cuDNN is never faster where it does not serve the problem.
+CudnnVerdict compare_with_cudnn(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
 
 }  // namespace prnn

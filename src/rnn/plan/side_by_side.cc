@@ -13,7 +13,6 @@ constexpr int64_t kSmallest = 544, kLargest = 1024;
 
 // Why a pass over the layers is no faster so; empty if it is. `wavefront`: there is one for the pass.
 std::string why_not_faster(const RnnProblem& p, bool wavefront) {
-  if (p.skip_input) return "the first layer has no input matrices";
   if (p.gates() == 1) return "layers without gates are no faster side by side";
   if (p.hidden < kSmallest || p.hidden > kLargest) {
     return "layers run side by side from hidden size " + std::to_string(kSmallest) + " to " + std::to_string(kLargest);
@@ -31,13 +30,13 @@ std::string why_not_faster(const RnnProblem& p, bool wavefront) {
 // Sets `shape`; returns the reason if there is none.
 std::string choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront, const ResidentShape& alone,
                    ResidentShape* shape) {
-  const auto serves_all = [&](const ResidentShape& of) {
+  const auto takes_halves = [&](const ResidentShape& of) {
     const bool exchanges_states = !of.exchanges_in_cluster() && !of.kernel.is(Engine::kWgmmaMulticast);
     return exchanges_states && of.batch_per_pass() >= problem.max_batch();
   };
   const std::string slower = why_not_faster(problem, wavefront);
   if (!slower.empty()) return slower;
-  if (serves_all(alone) && choose_split_k_shape(row, problem, pass, 2, shape) && serves_all(*shape)) return "";
+  if (takes_halves(alone) && choose_split_k_shape(row, problem, pass, 2, shape) && takes_halves(*shape)) return "";
   return "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
          std::to_string(problem.max_batch()) + " sequences";
 }
@@ -82,13 +81,13 @@ SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, c
                                  const WavefrontPlan& wavefront) {
   SideBySidePlan found;
   if (problem.layers == 1) return found;
-  found.forward_reason = found.backward_reason = why_one_after_the_other(problem);
-  if (!found.forward_reason.empty()) return found;
   if (problem.projection > 0) {  // what there is to say, the wavefront says
     found.forward_reason = wavefront.forward_reason;
     found.backward_reason = wavefront.backward_reason;
     return found;
   }
+  found.forward_reason = found.backward_reason = why_not_together(problem, Schedule::kSideBySide, Pass::kForward);
+  if (!found.forward_reason.empty()) return found;
   // Who asks for the size of a workspace does not say whether arrays are aligned: without wavefronts for that reason
   // alone, layers must not need more.
   const bool wavefront_forward = wavefront.forward_layers > 1 || !problem.aligned;
