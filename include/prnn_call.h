@@ -38,15 +38,16 @@ typedef struct {
   prnnRNNInfo_t plan;         /* as prnnQueryRNNSequence fills it for these sizes */
 } prnnRNNCallInfo_t;
 
-/* Prepares calls of one layer and one batch.
+/* Prepares calls of one layer and one batch; starts nothing on the device.
  * handle: whose device and stream the runs use; must outlive the call.
  * rnnDesc: copied, and may be changed or destroyed afterwards. A dropout descriptor that it names must outlive the
- * call: the states of each training run are those that it has then, with the probability that it had here. Of extras
- * and masks that are set, it counts which pointers are NULL: the runs give their own. mode: inference
- * (prnnRunRNNForward alone), or the three runs of a training step. inputSize: I >= 1. seqLength: T >= 1. batchSizes:
- * host memory, T numbers >= 1 that do not increase, copied. call: set to the new object. Destroy it with
- * prnnDestroyRNNCall. BAD_PARAM for sizes that cannot be, NOT_SUPPORTED where no backend serves the layer. Starts
- * nothing on the device. */
+ *   call: each training run draws from the states that the descriptor has then, with the probability that it had here.
+ *   Of its extras and masks it counts which pointers are NULL; the runs give their own.
+ * mode: inference (prnnRunRNNForward alone), or the three runs of a training step.
+ * inputSize: I >= 1. seqLength: T >= 1.
+ * batchSizes: host memory, T numbers B_t >= 1 that do not increase; copied.
+ * call: set to the new object, to be destroyed with prnnDestroyRNNCall.
+ * BAD_PARAM: sizes that cannot be. NOT_SUPPORTED: no backend serves the layer. */
 PRNN_API prnnStatus_t prnnPrepareRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, prnnForwardMode_t mode,
                                      int inputSize, int seqLength, const int* batchSizes, prnnRNNCall_t* call);
 
@@ -55,8 +56,10 @@ PRNN_API prnnStatus_t prnnDestroyRNNCall(prnnRNNCall_t call);
 
 PRNN_API prnnStatus_t prnnGetRNNCallInfo(prnnRNNCall_t call, prnnRNNCallInfo_t* info);
 
-/* extras and masks of a run: NULL, or with the pointers that rnnDesc had when the call was prepared, where it had some:
- * reset, cells and the masks are given as they were, all or none; the rest of prnnRNNExtras_t is free. */
+/* extras and masks of the runs: NULL, or what prnnSetRNNExtras and prnnSetRNNMasks take, for this run. Of the fields
+ * that a run reads or writes, reset, cells, dcells, recurrent and zoneout are NULL exactly where rnnDesc's were when
+ * the call was prepared, and zoneoutExpectation is rnnDesc's (BAD_PARAM); states at resets and their gradients are
+ * free. */
 
 typedef struct {
   const void* x;   /* {rows, I} */

@@ -21,7 +21,7 @@ constexpr int kStepsOfHost = 4;
 // cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
 bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c.math_type == kConvertingMath; }
 
-// What the two libraries say of a configuration.
+// The two libraries' answers for a configuration.
 struct Known {
   std::string reason;                     // why the resident kernels do not serve it
   std::string in_inference, in_training;  // why cuDNN is faster

@@ -48,7 +48,7 @@ void take_reserve(prnnHandle_t handle, const CallPlan& plan, const Space& reserv
   args->keeps_gates = reserve.size >= plan.retained_reserve;
 }
 
-// The same for a backward call that comes after `stage`.
+// Sets the reserve space of a backward call that comes after `stage`.
 template <class Args>
 void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnProblem& problem, const Space& reserve,
                          TrainingStage stage, Args* args) {

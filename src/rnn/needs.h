@@ -1,4 +1,4 @@
-// What a call asks of the code that serves it beyond plain layers, a bit each. rnn/plan/engines.h says which kernels,
+// The needs of a call beyond a plain layer, a bit each. rnn/plan/engines.h says which kernels,
 // which schedules of a stack and which backends serve what.
 #pragma once
 

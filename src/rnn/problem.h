@@ -58,7 +58,7 @@ struct RnnProblem {
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
 
-// The same layers and sequences in inference, where nothing is dropped.
+// Turns a problem into that of inference, where nothing is dropped.
 inline RnnProblem inference_of(RnnProblem problem) {
   problem.training = false;
   problem.dropout = {};

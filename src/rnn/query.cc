@@ -1,4 +1,4 @@
-// What would run: prnnQueryRNN and its relatives, which report plans and start nothing.
+// prnnQueryRNN and its relatives, which report plans and start nothing.
 #include "rnn/query.h"
 
 #include <unistd.h>
@@ -36,7 +36,7 @@ struct PassReport {
   std::string reason;  // why no more
 };
 
-// Of a stack that is neither; one where both say the same.
+// Joins the reasons of a stack that runs in neither way; one of them where both are alike.
 std::string join_reasons(const std::string& wavefront, const std::string& side_by_side) {
   return wavefront == side_by_side || side_by_side.empty() ? wavefront : wavefront + "; " + side_by_side;
 }
@@ -92,7 +92,7 @@ int64_t core_cache_bytes() {
   return bytes > 0 ? bytes : 256 * 1024;
 }
 
-// Of prnnGetRNNTempSpaceSizes, for training.
+// Sets the sizes that prnnGetRNNTempSpaceSizes has for training.
 void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem& problem, prnnRNNInfo_t* info) {
   info->workspaceSize = backend.workspace_size(&context, problem);
   info->reserveSize = reserve_header_size(context) + backend.reserve_size(&context, problem, false);

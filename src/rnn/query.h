@@ -1,4 +1,4 @@
-// What would run a call.
+// Queries: the backend and the plan that would run a call.
 #pragma once
 
 #include "core/handle.h"

@@ -115,7 +115,7 @@ void require_countable(const RnnProblem& problem) {
   }
 }
 
-// Of one {N, I, 1}: `steps` timesteps, or as many as the resident kernels take.
+// Makes the problem of one {N, I, 1}, with `steps` timesteps or as many as the resident kernels take.
 RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc, int64_t steps) {
   RnnProblem problem = problem_from_descriptor(rnn);
   require_batch_by_size(xDesc, "xDesc", problem.type);

@@ -16,7 +16,8 @@ RnnProblem problem_from_sizes(const prnnRNNStruct& rnn, int inputSize, int seqLe
 // From one {N, I, 1}: a sequence of one timestep, for what does not depend on the timesteps.
 RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc);
 
-// The same for what depends on there being some: 256 timesteps, or as many as the resident kernels take.
+// From one {N, I, 1}: a sequence of 256 timesteps, or of as many as the resident kernels take, for what depends on
+// them.
 RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc);
 
 // From yDesc[0 .. seqLength-1], each {B_t, D P, 1}, and the input size from dxDesc[0] where the caller wants dx, else
@@ -24,7 +25,7 @@ RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescrip
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,
                                bool wants_dx, const prnnTensorDescriptor_t* dxDesc, prnnFilterDescriptor_t wDesc);
 
-// What a training call with dropout between layers needs: states, set with a handle of the same device.
+// Throws BAD_PARAM unless a training call with dropout between layers has states, set with a handle of its device.
 void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context);
 
 // Descriptors of x, y, dx, dy: one a timestep, {B_t, width, 1}.

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kAllMatter = kMeasuredSteps[kMeasuredStepCount - 1];
 static_assert(kSideBySideSteps <= kAllMatter);
 
-// What a pointer of the caller's becomes.
+// Stands for all of a caller's pointers.
 unsigned char mark;
 
 template <class T>

@@ -10,7 +10,7 @@ namespace prnn {
 // The one place that knows how many timesteps matter.
 int64_t canonical_steps(int64_t steps);
 
-// The same problem with everything that no decision reads set to one value: no frozen layers, dropout of 0.5 or none,
+// Sets everything in a problem that no decision reads to one value: no frozen layers, dropout of 0.5 or none,
 // marks in the place of the caller's pointers, canonical_steps() timesteps. `rows` stays where it is more than the
 // resident kernels count.
 RnnProblem canonical(const RnnProblem& problem);

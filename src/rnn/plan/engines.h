@@ -1,4 +1,4 @@
-// What each engine, each schedule of a stack and each backend serves of what a call needs (rnn/needs.h): a row each.
+// The needs of a call (rnn/needs.h) that each engine, each schedule of a stack and cuDNN serve: a row each.
 #pragma once
 
 #include <initializer_list>
@@ -16,7 +16,7 @@ constexpr uint32_t kServedReset = Needs::kReset | Needs::kResetStates;
 // No forward kernel meets a gradient of c.
 constexpr uint32_t kBackwardAlone = Needs::kDcells;
 
-// What the kernels of several layers serve; of stacks with a projection, those by chunks alone. (The schedule refuses
+// The kernels of several layers serve these; stacks with a projection, those by chunks alone. (The schedule refuses
 // data of a forward call that is not aligned.)
 constexpr uint32_t kServedTogether =
     Needs::kLengths | Needs::kDropout | Needs::kFrozenLayers | Needs::kSkipInput | Needs::kUnaligned;

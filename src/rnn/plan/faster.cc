@@ -26,8 +26,8 @@ constexpr int64_t kMostMeasured = 1024;
 constexpr int64_t kUnalignedSequences = 64;
 constexpr double kUnalignedTime = 1.65;
 
-// What makes a call of few timesteps slower often makes cuDNN's slower, too, so that the ratio follows less than the
-// whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.7 of its
+// Conditions that slow a call of few timesteps down often slow cuDNN's down, too, so that the ratio follows less than
+// the whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.7 of its
 // logarithm are best.
 constexpr double kShareOfShortCalls = 0.7;
 
@@ -70,7 +70,7 @@ const GpuRatios& ratios_of(const GpuRow& gpu) {
   return found == end ? kGpuRatios[0] : *found;
 }
 
-// Of the last batch that was measured.
+// The last batch that was measured.
 const MeasuredBatch& last_of(const MeasuredRatios& row) {
   const MeasuredBatch* last = row.batches;
   while (last + 1 < std::end(row.batches) && last[1].batch != 0) ++last;
@@ -118,7 +118,7 @@ class Interpolation {
     problem_.batch.clear();  // it is copied often
   }
 
-  // Of one of kMeasuredSteps; infinite where nothing was measured.
+  // The ratio for one of kMeasuredSteps; infinite where nothing was measured.
   double ratio(int steps) {
     if (rows_around(stack_, steps, size_).first == nullptr) return INFINITY;
     const bool is_slower =
@@ -150,9 +150,9 @@ class Interpolation {
     return {low, high};
   }
 
-  // Of a size. Beyond the sizes that were measured, the ratio differs from that of the last one as it does for one
-  // layer. That of one layer is the same, but below the smallest differs as it does with few timesteps, if those of
-  // many were not measured there, or with many.
+  // The ratio's logarithm for a size. Beyond the sizes that were measured, the ratio differs from that of the last one
+  // as it does for one layer. That of one layer is the same, but below the smallest differs as it does with few
+  // timesteps, if those of many were not measured there, or with many.
   double log_ratio(Stack stack, int steps, Size size) {
     const auto [low, high] = rows_around(stack, steps, size);
     if (low == nullptr) return 0;
@@ -265,8 +265,8 @@ double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t st
   return std::exp(mix(std::log(ratios[i - 1]), std::log(ratios[i]), place));
 }
 
-// Of large layers with a projection in a stack, few timesteps were measured in inference alone: cuDNN is ahead up to 12
-// (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
+// Large layers with a projection in a stack were measured over few timesteps in inference alone: cuDNN is ahead up to
+// 12 (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
 bool has_too_few_steps(const RnnProblem& problem, const RnnPlan& plan) {
   return problem.projection > 0 && !plan.keeps_projection_apart() && problem.layers > 1 && problem.hidden > 1024 &&
          problem.steps() <= 12 && problem.forward_plan.engine == PRNN_ENGINE_BEST;

@@ -1,6 +1,6 @@
-// What runs on a GPU: how a recurrent layer's weights are split over thread blocks, warps, registers and shared memory.
-// Plain C++ that needs no GPU: a plan is computed from a row of the GPU table and a problem. docs/resident_kernels.md
-// explains the terms.
+// The plan of a call on a GPU: how a recurrent layer's weights are split over thread blocks, warps, registers and
+// shared memory. Plain C++ that needs no GPU: a plan is computed from a row of the GPU table and a problem.
+// docs/resident_kernels.md explains the terms.
 //
 // Rows and K. A step of the forward pass multiplies the G H x H recurrent weights with the H x N state, a step of the
 // backward pass their transpose, H x G H, with the G H x N gradients of the gates. "Rows" are the outputs, "K" is the
@@ -23,15 +23,16 @@ namespace prnn {
 int64_t type_bytes(prnnDataType_t type);
 int64_t padded_hidden(const RnnProblem& problem);  // H rounded up to whole k-tiles
 
-// Of each pass of a stack: how many layers a launch takes at most (layers_of_launch()), and their layout. Where fewer
-// layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one does.
+// The wavefronts of a stack: how many layers a launch of each pass takes at most (layers_of_launch()), and their
+// layout. Where fewer layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one
+// does.
 struct WavefrontPlan {
   int forward_layers = 1, backward_layers = 1;  // 1: no wavefront
   ResidentShape forward, backward;              // `blocks` and `replicas` are each layer's
   std::string forward_reason, backward_reason;  // one sentence where there is none, and several layers
 };
 
-// Of each pass of a stack: whether two neighbouring layers run side by side; side_by_side.h. Comes before a wavefront.
+// Whether two neighbouring layers of a stack run side by side in each pass (side_by_side.h); comes before a wavefront.
 struct SideBySidePlan {
   bool forward = false, backward = false;
   ResidentShape forward_shape, backward_shape;  // of each of two layers in one launch

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rnn/plan/schedule.h"
 #include "rnn/plan/wavefront.h"
 #include "rnn/plan/wgmma.h"
 
@@ -68,15 +69,6 @@ const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launc
   return launch.count > 1 ? both.backward_shape : plan.backward;
 }
 
-std::vector<int64_t> side_by_side_bias_partials(const RnnProblem& problem, const RnnPlan& plan) {
-  std::vector<int64_t> partials(static_cast<size_t>(problem.layers), 0);
-  for (const SideBySideLaunch& launch : side_by_side_launches(problem.layers, problem.steps(), Pass::kBackward)) {
-    const ReplicaShares shares(shape_of(plan, launch, Pass::kBackward), problem.max_batch());
-    for (int i = 0; i < launch.count; ++i) partials[launch.half[i].layer] += shares.replicas;
-  }
-  return partials;
-}
-
 SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
                                  const WavefrontPlan& wavefront) {
   SideBySidePlan found;
@@ -95,10 +87,11 @@ SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, c
   found.forward = found.forward_reason.empty();
   found.backward_reason =
       choose(row, problem, Pass::kBackward, wavefront.backward_layers > 1, plan.backward, &found.backward_shape);
-  if (!found.backward_reason.empty()) return found;
+  found.backward = found.backward_reason.empty();
+  if (!found.backward) return found;
   RnnPlan with = plan;
   with.side_by_side = found;
-  const std::vector<int64_t> partials = side_by_side_bias_partials(problem, with);
+  const std::vector<int64_t> partials = bias_partials(problem, with);
   found.backward = *std::max_element(partials.begin(), partials.end()) <= problem.max_batch();
   if (!found.backward) found.backward_reason = "one sequence leaves room for one sum of the biases' gradients";
   return found;

@@ -19,7 +19,7 @@ int64_t most_sequences(const RnnProblem& problem) {
   return problem.gates() == 1 ? kWavefrontSequences : kTileColumns;
 }
 
-// Of wavefront_register_fragments() and has_one_tile().
+// Whether a kernel is `tight`, as wavefront_register_fragments() and has_one_tile() call it.
 bool is_tight(const RnnProblem& problem, bool backward) {
   return backward && (problem.batch.front() != problem.batch.back() || problem.dropout.probability > 0);
 }
@@ -48,7 +48,7 @@ int64_t static_bytes(const WavefrontKernel& kernel, int tiles) {
   return int64_t{4} * (tiles == 1 ? 1 : kMaxTiles) * kTileColumns * kernel.unit_tiles * kTileRows + 64;
 }
 
-// What makes a choice better, the most important first: launches of the whole stack, tiles that a replica works
+// The rank of a choice, the most important first: launches of the whole stack, tiles that a replica works
 // through, units of a block.
 struct Rank {
   int64_t launches, tiles, units;

@@ -39,13 +39,14 @@ bool wants_wgmma(const RnnProblem& problem, Pass pass, int recurrences) {
   return states >= (columns >= 32 ? 16384 : 32768);
 }
 
-// The same of split-K: layers that are bound by what a block reads. Measured on an H200.
+// Whether split-K is faster: for layers that are bound by what a block reads. Measured on an H200.
 bool wants_split_k(const RnnProblem& problem, int recurrences) {
   return problem.max_batch() * recurrences >= 32 && problem.hidden >= 1024;
 }
 
-// The same of multicast: layers of many states. Measured on an H200. The other wgmma kernels have no resets: there it
-// is ahead of what clusters take from fewer states on, and of mma, which is all that there is in tf32, still earlier.
+// Whether multicast is faster: for layers of many states. Measured on an H200. The other wgmma kernels have no resets:
+// there it is ahead of what clusters take from fewer states on, and of mma, which is all that there is in tf32, still
+// earlier.
 bool wants_multicast(const RnnProblem& problem, Pass pass, int recurrences) {
   const int64_t states = problem.max_batch() * recurrences * problem.hidden;
   if (problem.type == PRNN_DATA_FLOAT) return states > 32 * 1024;
@@ -56,7 +57,7 @@ bool wants_multicast(const RnnProblem& problem, Pass pass, int recurrences) {
   return states > (wants_split_k(problem, recurrences) ? 96 : 60) * 1024;
 }
 
-// Of H.
+// Chunks of H.
 int multicast_unit_chunks(const RnnProblem& problem) {
   return static_cast<int>(problem.hidden) / multicast_chunk(static_cast<int>(type_bytes(problem.type)));
 }
@@ -174,7 +175,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   static_assert(kSetUnits % (2 * multicast_chunk(2)) == 0, "a set of blocks has whole pairs of chunks");
   if (problem.hidden % kSetUnits != 0) return false;
   if (problem.hidden < kMulticastMinHidden || problem.hidden > multicast_max_hidden(element)) return false;
-  // Of a warpgroup: all of K forward, a part of it backward.
+  // A warpgroup has all of K forward, a part of it backward.
   const int of_gate = multicast_unit_chunks(problem),
             all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
   const int chunks = backward ? multicast_part_chunks(all) : all;
