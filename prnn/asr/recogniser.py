@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prnn.transducer import Hypothesis, StreamState, SymbolBias, Transducer
+from prnn.transducer import Hypothesis, StreamPool, SymbolBias, Transducer
 from prnn.transducer.streaming import MAX_SYMBOLS
 
 from .checkpoint import load_recogniser_parts
@@ -160,8 +160,8 @@ class RecogniserStream:
         self._beam = beam
         self._endpoint = endpoint
         self._period = max(1, round(_CHECK_SECONDS * 1000 / recogniser.features.frame_shift_ms))
-        search = "greedy" if beam == 1 else "standard"
-        self._state: StreamState = recogniser.model.stream_init(1, search, beam, max_symbols, bias)
+        search = _BeamStream if beam > 1 else _GreedyStream
+        self._search: _GreedyStream | _BeamStream = search(recogniser.model, beam, max_symbols, bias)
         self._frames = 0
         self._certain = Hypothesis([], 0.0, [], [])  # of the utterance: what the state has no more
         self._utterances: list[Transcript] = []
@@ -191,7 +191,7 @@ class RecogniserStream:
         self._finished = True
         self._features.input_finished()
         self._advance()
-        _, self._state = self._recogniser.model.stream_finish(self._state)
+        self._certain = _joined(self._certain, self._search.finish())
         self._look_for_endpoints()
         text = self.text
         if text or self._endpoint is None:
@@ -213,14 +213,12 @@ class RecogniserStream:
             size = len(frames) if self._endpoint is None else self._period - self._frames % self._period
             chunk, frames = frames[:size], frames[size:]
             self._frames += len(chunk)
-            _, self._state = self._recogniser.model.stream_step(chunk[None].to(self._recogniser.device), self._state)
-            (more,), self._state = self._state.take_certain()
-            self._certain = _joined(self._certain, more)
+            self._certain = _joined(self._certain, self._search.step(chunk[None].to(self._recogniser.device)))
             if self._frames % self._period == 0:
                 self._look_for_endpoints()
 
     def _best(self) -> Hypothesis:
-        return _joined(self._certain, self._state.best()[0])
+        return _joined(self._certain, self._search.nbest(1)[0])
 
     def _look_for_endpoints(self) -> None:
         rules = self._endpoint
@@ -228,7 +226,7 @@ class RecogniserStream:
             return
         silence = math.ceil(rules.silence / self._recogniser.frame_seconds - 1e-6)
         longest = rules.longest / self._recogniser.frame_seconds
-        heard = int(self._state.frames[0])
+        heard = self._search.frames
         while stamps := self._best().timestamps:
             pauses = [place for place in range(1, len(stamps)) if stamps[place] - stamps[place - 1] - 1 >= silence]
             if pauses:
@@ -249,20 +247,19 @@ class RecogniserStream:
     def _cut(self, place: int) -> None:
         """Ends the utterance before a symbol. The symbols from there on are the next one's."""
         if place > len(self._certain.tokens):
-            (best,), self._state = self._state.take_best()
-            self._certain = _joined(self._certain, best)
+            self._certain = _joined(self._certain, self._search.take_best())
         found = self._certain
         surfaces = self._recogniser.tokenizer.surfaces(found.tokens)
         word = next((i for i in range(place, len(surfaces)) if surfaces[i].strip()), None)
-        following = int(self._state.frames[0]) if word is None else found.timestamps[word]
+        following = self._search.frames if word is None else found.timestamps[word]
         first = Hypothesis(found.tokens[:place], sum(found.log_probs[:place]), found.timestamps[:place],
                            found.log_probs[:place])  # fmt: skip
         self._certain = Hypothesis(found.tokens[place:], 0.0, found.timestamps[place:], found.log_probs[place:])
         self._add([first], following)
 
     def _end_utterance(self) -> None:
-        (nbest,) = self._state.nbest(self._beam)
-        _, self._state = self._state.take_best()
+        nbest = self._search.nbest(self._beam)
+        self._search.take_best()
         self._add([_joined(self._certain, found) for found in nbest])
         self._certain = Hypothesis([], 0.0, [], [])
 
@@ -274,6 +271,70 @@ class RecogniserStream:
                 pause = following * self._recogniser.frame_seconds - found.words[-1].end
                 found = replace(found, pause=min(self._endpoint.silence, pause))
             self._utterances.append(found)
+
+
+class _GreedyStream:
+    """A stream's greedy search. What a step has found is certain."""
+
+    def __init__(self, model: Transducer, beam: int, max_symbols: int, bias: SymbolBias | None) -> None:
+        self._pool = StreamPool(model, 1, max_symbols, bias)
+        self._slot = self._pool.open()
+        self._score = 0.0
+
+    @property
+    def frames(self) -> int:
+        """Encoder frames searched so far."""
+        return self._pool.frames(self._slot)
+
+    def step(self, chunk: torch.Tensor) -> Hypothesis:
+        """Returns what has become certain with the frames (1, C, bins)."""
+        return self._scored(self._pool.step([self._slot], chunk)[0])
+
+    def finish(self) -> Hypothesis:
+        """The same with the frames that wait for others."""
+        return self._scored(self._pool.finish([self._slot])[0])
+
+    def _scored(self, found: Hypothesis) -> Hypothesis:
+        self._score = found.score
+        return found
+
+    def nbest(self, count: int) -> list[Hypothesis]:
+        """What may still change of the utterance: one hypothesis, without symbols."""
+        return [Hypothesis([], self._score, [], [])]
+
+    def take_best(self) -> Hypothesis:
+        """Ends the utterance, and returns what was not certain of its best hypothesis."""
+        (best,) = self.nbest(1)
+        self._score = self._pool.begin_utterance(self._slot)
+        return best
+
+
+class _BeamStream:
+    """A stream's beam search, with the methods of `_GreedyStream`."""
+
+    def __init__(self, model: Transducer, beam: int, max_symbols: int, bias: SymbolBias | None) -> None:
+        self._model = model
+        self._state = model.stream_init(1, "standard", beam, max_symbols, bias)
+
+    @property
+    def frames(self) -> int:
+        return int(self._state.frames[0])
+
+    def step(self, chunk: torch.Tensor) -> Hypothesis:
+        _, state = self._model.stream_step(chunk, self._state)
+        (certain,), self._state = state.take_certain()
+        return certain
+
+    def finish(self) -> Hypothesis:
+        _, self._state = self._model.stream_finish(self._state)
+        return Hypothesis([], 0.0, [], [])
+
+    def nbest(self, count: int) -> list[Hypothesis]:
+        return self._state.nbest(count)[0]
+
+    def take_best(self) -> Hypothesis:
+        (best,), self._state = self._state.take_best()
+        return best
 
 
 def _joined(start: Hypothesis, end: Hypothesis) -> Hypothesis:

@@ -63,9 +63,10 @@ class Tokenizer(ABC):
         return "".join(self.surfaces(list(labels)))
 
     def _check_labels(self, labels: Sequence[int]) -> None:
+        last = len(self)
         for label in labels:
-            if not 1 <= label < len(self):
-                raise ValueError(f"label {label} is not between 1 and {len(self) - 1}")
+            if not 1 <= label < last:
+                raise ValueError(f"label {label} is not between 1 and {last - 1}")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.state() == other.state()

@@ -7,6 +7,7 @@ from prnn.transducer.hypothesis import Hypothesis
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.model import LossParts, Transducer
 from prnn.transducer.ngram import NgramBias
+from prnn.transducer.pool import StreamPool
 from prnn.transducer.predictor import Predictor, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.search import TransducerSearchResult, TransducerSearchState, transducer_search
 from prnn.transducer.stacking import EncoderState, StackingEncoder
@@ -24,6 +25,7 @@ __all__ = [
     "RecurrentPredictor",
     "StackingEncoder",
     "StatelessPredictor",
+    "StreamPool",
     "StreamState",
     "SymbolBias",
     "Transducer",

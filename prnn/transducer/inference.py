@@ -9,13 +9,17 @@ from torch import nn
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
+def _has_training(module: nn.Module) -> bool:
+    return module.training or any(_has_training(part) for part in module._modules.values() if part is not None)
+
+
 def in_eval_mode(module: _Module) -> _Module:
     """`module` itself if all of it is in eval mode; else another module of the same parameters and buffers that is.
 
     Nothing of `module` is written, so that other threads may train it or search with it meanwhile. What torch.compile
     has compiled of it runs uncompiled in the other module, because compiled code keeps the mode of its own part.
     """
-    if not any(part.training for part in module.modules()):
+    if not _has_training(module):
         return module
     seen: dict[nn.Module, nn.Module] = {}
 

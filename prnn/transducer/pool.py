@@ -1,0 +1,202 @@
+"""Greedy search of streams that come and go: the slots of one batch, whose states stay in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from prnn._search import MAX_SYMBOLS
+from prnn.transducer.biasing import SymbolBias, check_bias
+from prnn.transducer.checks import check_features, require_at_least, require_searchable
+from prnn.transducer.greedy import greedy_begin, greedy_search
+from prnn.transducer.hypothesis import Decoder, Hypothesis, found_hypotheses, map_tensors, select_rows
+from prnn.transducer.inference import in_eval_mode
+from prnn.transducer.resident import resident
+
+if TYPE_CHECKING:
+    from prnn.transducer.model import Transducer
+
+
+class StreamPool:
+    """Greedy search of up to `slots` streams, which finds what `Transducer.stream_step` finds.
+
+    A step takes the next frames of any of the streams as one batch and writes their states in place, which costs less
+    time than a `StreamState`, of which each step makes another one. One thread at a time may use a pool.
+
+    Args:
+        model: of which the pool keeps what libprnn has prepared: another pool is to be made when weights have changed.
+        slots: most streams at a time.
+        max_symbols: most symbols in one encoder frame.
+        bias: phrases to prefer, or a language model.
+
+    Raises:
+        ValueError, TypeError: naming the argument and its value.
+    """
+
+    def __init__(
+        self, model: Transducer, slots: int, max_symbols: int = MAX_SYMBOLS, bias: SymbolBias | None = None
+    ) -> None:
+        require_at_least("slots", slots, 1)
+        require_at_least("max_symbols", max_symbols, 1)
+        check_bias(bias, model.joiner.vocab_size, model.blank)
+        weight = model.joiner.output.weight
+        require_searchable("the model", weight, weight.device)
+        self.slots = slots
+        self._model = in_eval_mode(model)
+        self._device = weight.device
+        self._max_symbols = max_symbols
+        parts = self._model.predictor, self._model.joiner
+        self._decoder = Decoder.of(*parts, model.blank, model.durations, bias)
+        with torch.no_grad():
+            self._resident = resident(self._decoder, trusts_versions=False)
+            self._new_encoder: Any = self._model.encoder.initial_state(1)
+            self._encoder: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots))
+            self._new_search = greedy_begin(self._decoder, 1)
+            if self._resident is None:
+                self._search: Any = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), self._new_search)
+            else:
+                self._search = self._resident.new_state(slots)
+        self._frames = [0] * slots  # encoder frames searched of each stream
+        self._free = list(range(slots - 1, -1, -1))
+        self._open: set[int] = set()
+
+    def open(self) -> int:
+        """The slot of a new stream. Raises ValueError if all slots are taken."""
+        if not self._free:
+            raise ValueError(f"all slots are taken, {self.slots}; close a stream, or make a larger pool")
+        slot = self._free.pop()
+        self._open.add(slot)
+        self._frames[slot] = 0
+        map_tensors(lambda x, new: x[slot].copy_(new[0]), self._encoder, self._new_encoder)
+        if self._resident is None:
+            map_tensors(lambda x, new: x[slot].copy_(new[0]), self._search, self._new_search)
+        else:
+            self._ahead[slot] = -1
+            self._scores[slot] = 0.0
+        return slot
+
+    def close(self, slot: int) -> None:
+        """Gives a stream's slot to others."""
+        self._require_open([slot])
+        self._open.remove(slot)
+        self._free.append(slot)
+
+    def frames(self, slot: int) -> int:
+        """How many encoder frames of a stream have been searched."""
+        return self._frames[slot]
+
+    def step(self, slots: Sequence[int], chunk: Tensor, chunk_lengths: Tensor | None = None) -> list[Hypothesis]:
+        """Recognises the next frames of some streams.
+
+        Args:
+            slots: N different streams.
+            chunk: (N, C, F), float, C from 0 up.
+            chunk_lengths: (N,), integer, 0 to C, the real frames of each stream; None means all C.
+
+        Returns:
+            Of each stream the symbols that its frames have added; their timestamps count from the stream's first frame,
+            and the score is that of all symbols since the stream, or the utterance, began.
+
+        Raises:
+            ValueError, TypeError: naming the argument and its value.
+        """
+        feature_dim = self._model.encoder.feature_dim
+        lengths = check_features("chunk", chunk, feature_dim, "chunk_lengths", chunk_lengths, 0).to(self._device)
+        require_searchable("chunk", chunk, self._device)
+        self._require_open(slots)
+        if len(slots) != len(chunk):
+            raise ValueError(f"slots has {len(slots)} streams; chunk has {len(chunk)} rows")
+        with torch.no_grad():
+            rows = self._rows(slots)
+            out, counts, after = self._model.encoder.step(chunk, lengths, _selected(self._encoder, rows))
+            return self._find(slots, rows, out, counts, after)
+
+    def finish(self, slots: Sequence[int]) -> list[Hypothesis]:
+        """Recognises what still waits for frames, now that no more come: what `step` returns. The score has what the
+        bias gives at an utterance's end. The streams are then to be closed."""
+        self._require_open(slots)
+        with torch.no_grad():
+            rows = self._rows(slots)
+            out, counts, after = self._model.encoder.finish(_selected(self._encoder, rows))
+            found = self._find(slots, rows, out, counts, after)
+            bias = self._decoder.bias
+            if bias is None:
+                return found
+            nodes = self._nodes.long()[torch.tensor(list(slots), device=self._device)]
+            scores = torch.tensor([h.score for h in found], dtype=torch.float64, device=self._device)
+            settled = bias.settled(scores, nodes).tolist()
+        return [Hypothesis(h.tokens, score, h.timestamps, h.log_probs) for h, score in zip(found, settled, strict=True)]
+
+    def begin_utterance(self, slot: int) -> float:
+        """Begins another utterance in a stream, at a pause for instance: encoder and predictor go on, the score begins
+        anew. Returns it: 0, or minus the share of a phrase that was begun."""
+        self._require_open([slot])
+        bias = self._decoder.bias
+        score = 0.0 if bias is None else float(bias.carried(self._nodes[slot].long()))
+        self._scores[slot] = score
+        return score
+
+    @property
+    def _ahead(self) -> Tensor:
+        return self._search[1]
+
+    @property
+    def _scores(self) -> Tensor:
+        return self._search.score if self._resident is None else self._search[-1]
+
+    @property
+    def _nodes(self) -> Tensor:
+        return self._search.predictor[-1] if self._resident is None else self._search[-2]
+
+    def _require_open(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            if slot not in self._open:
+                raise ValueError(f"slots has {slot}; it must be that of an open stream")
+        if len(set(slots)) != len(slots):
+            raise ValueError(f"slots is {list(slots)}; it must name different streams")
+
+    def _rows(self, slots: Sequence[int]) -> Tensor | None:
+        """None: all of them, in their order."""
+        if len(slots) == self.slots and list(slots) == list(range(self.slots)):
+            return None
+        return torch.tensor(list(slots), device=self._device)
+
+    def _find(
+        self, slots: Sequence[int], rows: Tensor | None, out: Tensor, counts: Tensor, after: Any
+    ) -> list[Hypothesis]:
+        """Searches the encoder's frames, and writes all states. after: the encoder's."""
+        if not out.shape[1]:
+            _write(self._encoder, rows, after)
+            scores = self._scores.tolist()
+            return [Hypothesis([], scores[slot], [], []) for slot in slots]
+        if self._resident is None:
+            state = _selected(self._search, rows)
+            found, state = greedy_search(self._decoder, out, counts, self._max_symbols, state, returns_state=True)
+            _write(self._search, rows, state)
+        else:
+            places = None if rows is None else rows.int()
+            by_library = self._resident.search(out, counts, self._max_symbols, (places, *self._search[1:]))
+            assert by_library is not None  # a CPU has a search for all sizes
+            found = by_library
+        _write(self._encoder, rows, after)
+        hypotheses = found_hypotheses(found)
+        for slot, hypothesis, count in zip(slots, hypotheses, counts.tolist(), strict=True):
+            first = self._frames[slot]
+            hypothesis.timestamps[:] = [first + frame for frame in hypothesis.timestamps]
+            self._frames[slot] = first + count
+        return hypotheses
+
+
+def _selected(tree: Any, rows: Tensor | None) -> Any:
+    return tree if rows is None else select_rows(tree, rows)
+
+
+def _write(tree: Any, rows: Tensor | None, by: Any) -> None:
+    """Writes `by` to these rows of the batch, in place. None: to all."""
+    if rows is None:
+        map_tensors(lambda x, new: x.copy_(new), tree, by)
+    else:
+        map_tensors(lambda x, new: x.index_copy_(0, rows, new.to(x.dtype)), tree, by)
