@@ -1,4 +1,4 @@
-/* prnn: a recurrent call that is prepared once and run many times.
+/* prnn_call.h: a recurrent call that is prepared once and run many times.
  *
  * prnnPrepareRNN takes a layer (prnnRNNDescriptor_t), a mode and the sizes of a batch, and decides everything that does
  * not depend on data: which backend and kernels run, and how large the workspace and the reserve space are. What it
