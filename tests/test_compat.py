@@ -20,7 +20,7 @@ def cuda_toolkit() -> pathlib.Path | None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("client", ["compat_cudnn", "compat_warp_ctc", "compat_warp_transducer"])
+@pytest.mark.parametrize("client", ["compat_cudnn", "compat_cudnn_v8", "compat_warp_ctc", "compat_warp_transducer"])
 def test_client(client: str, language: str, tmp_path: pathlib.Path) -> None:
     source = ROOT / f"tests/c/{client}.c"
     assert output_of(source, tmp_path, language, defines=("PRNN_COMPAT_CPU",)) == "ok\n"
@@ -30,6 +30,12 @@ def test_client(client: str, language: str, tmp_path: pathlib.Path) -> None:
 def test_client_of_cudnn_7(language: str, tmp_path: pathlib.Path) -> None:
     defines = ("PRNN_COMPAT_CPU", "PRNN_COMPAT_CUDNN_MAJOR=7")
     assert output_of(ROOT / "tests/c/compat_cudnn.c", tmp_path, language, defines) == "ok\n"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_client_of_cudnn_8(language: str, tmp_path: pathlib.Path) -> None:
+    defines = ("PRNN_COMPAT_CPU", "PRNN_COMPAT_CUDNN_MAJOR=8")
+    assert output_of(ROOT / "tests/c/compat_cudnn_v8.c", tmp_path, language, defines) == "ok\n"
 
 
 CALL_OF_7 = """
@@ -54,10 +60,11 @@ def test_a_call_of_cudnn_7_names_the_definition_that_it_wants(compiler: str, typ
     subprocess.run([*command, "-DPRNN_COMPAT_CUDNN_MAJOR=7"], check=True)
 
 
-def test_cudnn_header_binds_no_name_of_cudnn(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("client", ["compat_cudnn", "compat_cudnn_v8"])
+def test_cudnn_header_binds_no_name_of_cudnn(client: str, tmp_path: pathlib.Path) -> None:
     """So that a program can have the real library beside it."""
     compiled = tmp_path / "client.o"
-    source = ROOT / "tests/c/compat_cudnn.c"
+    source = ROOT / f"tests/c/{client}.c"
     subprocess.run(["gcc", "-O0", "-c", source, f"-I{ROOT / 'include'}", "-o", compiled], check=True)
     names = subprocess.run(["nm", "-f", "posix", compiled], check=True, capture_output=True, text=True).stdout
     symbols = [line.split()[0] for line in names.splitlines()]

@@ -5,6 +5,7 @@
  *
  * Define before including it
  * - PRNN_COMPAT_CUDNN_MAJOR as 5, the default, or 7: the version whose signatures and CUDNN_VERSION the client sees.
+ *   Clients of 8 and 9 (cudnnRNNForward) include compat/cudnn_rnn_v8.h.
  * - PRNN_COMPAT_CPU to have cudnnCreate make a CPU handle; every data pointer is a host pointer then.
  * What prnn adds (prnnSetRNNBackend, prnnGetLastErrorMessage, ...) can be called beside these names.
  *
@@ -27,13 +28,19 @@
 #ifndef PRNN_COMPAT_CUDNN_MAJOR
 #define PRNN_COMPAT_CUDNN_MAJOR 5
 #endif
+#ifndef PRNN_COMPAT_CUDNN_RNN_V8_H_ /* which has the recurrent functions of 8 and 9, and the rest from here */
 #if PRNN_COMPAT_CUDNN_MAJOR != 5 && PRNN_COMPAT_CUDNN_MAJOR != 7
-#error "PRNN_COMPAT_CUDNN_MAJOR must be 5 or 7"
+#error "PRNN_COMPAT_CUDNN_MAJOR must be 5 or 7; compat/cudnn_rnn_v8.h has the functions of 8 and 9"
+#endif
 #endif
 #define CUDNN_MAJOR PRNN_COMPAT_CUDNN_MAJOR
 #define CUDNN_MINOR 0
 #define CUDNN_PATCHLEVEL 5
+#if PRNN_COMPAT_CUDNN_MAJOR >= 9
+#define CUDNN_VERSION (CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL)
+#else
 #define CUDNN_VERSION (CUDNN_MAJOR * 1000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL)
+#endif
 #define CUDNN_DIM_MAX PRNN_DIM_MAX
 
 typedef prnnHandle_t cudnnHandle_t;
@@ -43,7 +50,9 @@ typedef prnnTensorFormat_t cudnnTensorFormat_t;
 typedef prnnTensorDescriptor_t cudnnTensorDescriptor_t;
 typedef prnnFilterDescriptor_t cudnnFilterDescriptor_t;
 typedef prnnDropoutDescriptor_t cudnnDropoutDescriptor_t;
+#if PRNN_COMPAT_CUDNN_MAJOR < 8
 typedef prnnRNNDescriptor_t cudnnRNNDescriptor_t;
+#endif
 typedef prnnRNNMode_t cudnnRNNMode_t;
 typedef prnnDirectionMode_t cudnnDirectionMode_t;
 typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
@@ -126,6 +135,7 @@ typedef prnnMathType_t cudnnMathType_t;
 #define cudnnSetDropoutDescriptor prnnSetDropoutDescriptor
 #define cudnnRestoreDropoutDescriptor prnnRestoreDropoutDescriptor
 
+#if PRNN_COMPAT_CUDNN_MAJOR < 8
 #define cudnnCreateRNNDescriptor prnnCreateRNNDescriptor
 #define cudnnDestroyRNNDescriptor prnnDestroyRNNDescriptor
 #define cudnnSetRNNDescriptor_v5 prnnSetRNNDescriptor
@@ -145,6 +155,7 @@ typedef prnnMathType_t cudnnMathType_t;
 #define cudnnRNNForwardTraining prnnRNNForwardTraining
 #define cudnnRNNBackwardData prnnRNNBackwardData
 #define cudnnRNNBackwardWeights prnnRNNBackwardWeights
+#endif
 
 #define cudnnCreateConvolutionDescriptor prnn_compat_cudnn_create_convolution
 #define cudnnDestroyConvolutionDescriptor prnn_compat_cudnn_destroy_convolution
@@ -170,6 +181,7 @@ static inline cudnnStatus_t prnn_compat_cudnn_filter_4d(cudnnFilterDescriptor_t 
   return prnnSetFilterNdDescriptor(filter, type, format, 4, dims);
 }
 
+#if PRNN_COMPAT_CUDNN_MAJOR < 8
 static inline cudnnStatus_t prnn_compat_cudnn_rnn_v5_or_define_PRNN_COMPAT_CUDNN_MAJOR_as_7(
     cudnnRNNDescriptor_t rnn, int hidden_size, int layers, cudnnDropoutDescriptor_t dropout,
     cudnnRNNInputMode_t input_mode, cudnnDirectionMode_t direction, cudnnRNNMode_t mode, cudnnDataType_t type) {
@@ -188,6 +200,7 @@ static inline cudnnStatus_t prnn_compat_cudnn_rnn_v6(cudnnHandle_t handle, cudnn
   if (status != CUDNN_STATUS_SUCCESS) return status;
   return prnnSetRNNBackend(rnn, algo == CUDNN_RNN_ALGO_STANDARD ? PRNN_BEST_BACKEND : PRNN_PERSISTENT_BACKEND);
 }
+#endif
 
 static inline cudnnStatus_t prnn_compat_cudnn_create_convolution(cudnnConvolutionDescriptor_t* convolution) {
   (void)convolution;
