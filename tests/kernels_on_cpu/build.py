@@ -184,7 +184,7 @@ def find_unordered(program: pathlib.Path, **options: object) -> list[tuple[str, 
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=300)
     pairs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("unordered ")]
     assert done.returncode == 0 or pairs, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
-    lines = {address: _kernel_lines(program, address) for pair in pairs for address in pair[1::2]}
+    lines = _kernel_lines(program, sorted({address for pair in pairs for address in pair[1::2]}))
     return sorted({(f"{before} {lines[first]}", f"{now} {lines[last]}") for before, first, now, last in pairs})
 
 
@@ -198,16 +198,27 @@ def is_found(before: str, later: str, pairs: list[tuple[str, str]]) -> bool:
     return any(is_of(first, before) and is_of(last, later) for first, last in pairs)
 
 
-def _kernel_lines(program: pathlib.Path, address: str) -> str:
-    """Those of a call that returns to `address`."""
-    command = ["addr2line", "-i", "-e", str(program), hex(int(address, 16) - 1)]
-    places = [line.split()[0] for line in subprocess.check_output(command, text=True).splitlines()]
-    inlined = [place.rpartition(":") for place in places]
-    return " < ".join(
-        f"{pathlib.Path(file).name}:{line} {pathlib.Path(file).read_text().splitlines()[int(line) - 1].strip()}"
-        for file, _, line in inlined
-        if pathlib.Path(file).is_relative_to(program.parent)
-    )
+def _kernel_lines(program: pathlib.Path, addresses: list[str]) -> dict[str, str]:
+    """Those of the calls that return to the addresses."""
+    calls = {address: f"{int(address, 16) - 1:#018x}" for address in addresses}
+    command = ["addr2line", "-a", "-i", "-e", str(program), *calls.values()]
+    places: dict[str, list[str]] = {}
+    for line in subprocess.check_output(command, text=True).splitlines() if calls else []:
+        if line.startswith("0x"):
+            places[line] = inlined = []
+        else:
+            inlined.append(line.split()[0])
+    sources: dict[str, list[str]] = {}
+
+    def shown(place: str) -> str:
+        file, _, line = place.rpartition(":")
+        code = sources.setdefault(file, pathlib.Path(file).read_text().splitlines())[int(line) - 1]
+        return f"{pathlib.Path(file).name}:{line} {code.strip()}"
+
+    def is_kernel(place: str) -> bool:
+        return pathlib.Path(place.rpartition(":")[0]).is_relative_to(program.parent)
+
+    return {address: " < ".join(map(shown, filter(is_kernel, places[call]))) for address, call in calls.items()}
 
 
 def run(
