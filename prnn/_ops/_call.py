@@ -398,8 +398,8 @@ def _run_step(
 
 
 def run_once(data: Data, weights: Sequence[Tensor], config: Config, training: bool) -> None:
-    """A call, and in training its backward pass, for what they leave ready: with input (T, N, I) and states; as an eager
-    call and as a captured one."""
+    """An eager call and a captured one, and in training their backward passes, for what they leave ready: with input
+    (T, N, I) and states."""
     input = data[0]
     sequences = _C.Sequences.even(*input.shape[:2])
     stack = layer(config, input.dtype, input.size(-1), input.device)
