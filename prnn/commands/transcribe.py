@@ -37,8 +37,8 @@ _AT_ONCE = 1024  # recordings of which the short ones are sorted by length, to m
 
 _DESCRIPTION = """
 Recognise recordings of any length, WAV, FLAC, MP3, Ogg and others that libsndfile reads, with the extra "media" also
-m4a, mp4 and webm, at any sample rate, mono or stereo, or what a microphone hears. Each recording is one utterance, unless one
-of the endpoint options cuts it into several.
+m4a, mp4 and webm, at any sample rate, mono or stereo, or what a microphone hears. Each recording is one utterance,
+unless one of the endpoint options cuts it into several.
 """
 
 
