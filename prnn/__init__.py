@@ -1,5 +1,7 @@
 """Recurrent layers whose weights stay on the chip, CTC and RNN-T losses, and a streaming transducer."""
 
+from typing import TYPE_CHECKING
+
 from prnn._startup import needs_torch
 
 if needs_torch():
@@ -31,6 +33,21 @@ if needs_torch():
         tdt_loss,
     )
     from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
+elif not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Brings torch and all that needs it, at the first use after `import prnn.jax`."""
+        import importlib
+        import sys
+
+        if name == "nn":  # which modules of this package import
+            return importlib.import_module("prnn.nn")
+        if name in __all__:
+            importlib.reload(sys.modules[__name__])
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 from prnn._C import __version__
 

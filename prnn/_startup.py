@@ -29,11 +29,26 @@ def is_computing(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
     return arguments[:1] != [] and arguments[0] in _COMPUTING and not asks_for_help
 
 
+def _is_imported_for(name: str) -> bool:
+    """Whether the import that is under way is of that module, which brings its package first. The stack has the frames
+    of Python's import system; were they others, the answer would be False."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        code = frame.f_code
+        if code.co_name == "_find_and_load" and "importlib" in code.co_filename and frame.f_locals.get("name") == name:
+            return True
+    return False
+
+
 def needs_torch() -> bool:
-    """Whether this process needs torch. Where it is False, `import prnn` brings the version alone. A command that may
-    use too little memory for torch's libraries, which would abort, ends here with a sentence."""
+    """Whether this process needs torch at once. Where it is False, `import prnn` brings the version, and the rest at
+    its first use: in what a command line prints without computing, and in `import prnn.jax`. A command that may use too
+    little memory for torch's libraries, which would abort, ends here with a sentence."""
     argv = getattr(sys, "argv", [])
     if not is_computing(argv, sys.orig_argv):
+        return False
+    if _is_imported_for("prnn.jax"):
         return False
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= limit < _LEAST_ADDRESS_SPACE and _command_line(argv, sys.orig_argv) is not None:

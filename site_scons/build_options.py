@@ -26,6 +26,7 @@ def declare_options(arguments: dict[str, str]) -> Variables:
             "80,90a",
             [*ARCHITECTURES, "native"],
         ),
+        EnumVariable("jax", "build the handlers for JAX; auto: if there is a jaxlib", "auto", ["auto", "on", "off"]),
         ("pythons", "Pythons to build the extension for, with commas; empty: the one that runs SCons", ""),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
         PathVariable("prefix", "where `scons install` puts things", "/usr/local", _folder),

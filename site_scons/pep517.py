@@ -36,6 +36,13 @@ SDIST_PARTS += [
 ]
 
 
+def get_requires_for_build_wheel(config_settings=None):
+    return ["jaxlib"] if (config_settings or {}).get("jax") == "on" else []
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     _run_scons(config_settings)
     pythons = _pythons(config_settings)

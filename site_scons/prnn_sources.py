@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import platform
+from collections.abc import Sequence
 
 
 @dataclasses.dataclass
@@ -19,11 +20,11 @@ def needs_cuda(path: pathlib.Path) -> bool:
     return not {"cuda", "cudnn"}.isdisjoint(path.parent.parts)
 
 
-def find_sources(root: str, without: str = "") -> Sources:
-    """Those under a folder, but for those in `without` under it."""
+def find_sources(root: str, without: Sequence[str] = ()) -> Sources:
+    """Those under a folder, but for those in the folders `without` under it."""
     sources = Sources([], [], [])
     for path in sorted(pathlib.Path(root).rglob("*.c[cu]")):
-        if without and path.is_relative_to(pathlib.Path(root, without)):
+        if any(path.is_relative_to(pathlib.Path(root, name)) for name in without):
             continue
         if not needs_cuda(path):
             sources.common.append(path)

@@ -156,3 +156,9 @@ def test_changed_weights_and_types_are_seen() -> None:
         model.joint.head.bias[BLANK] += 100
     assert (model.generate(features).sequences == BLANK).all()
     assert model.double().generate(features.double()).sequences.shape == (1, 12)
+
+
+def test_blanks_that_pass_over_a_symbol_are_left_to_transformers() -> None:
+    """Their durations are computed once more, and may be rounded otherwise than in the search."""
+    for blank, expected in (2, [(BLANK, 2), (1, 1), (BLANK, 1), (BLANK, 1)]), (3, None):
+        assert search._steps(5, [1], [2], [1], [blank, 1, 1, 1, 1], BLANK, 10) == expected

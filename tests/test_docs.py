@@ -20,7 +20,16 @@ def test_site_builds(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     reference = (tmp_path / "site/api/index.html").read_text()
-    packages = {"prnn", "prnn.nn", "prnn.explain", "prnn.losses", "prnn.transducer", "prnn.distributed", "prnn.asr"}
+    packages = {
+        "prnn",
+        "prnn.nn",
+        "prnn.explain",
+        "prnn.losses",
+        "prnn.transducer",
+        "prnn.distributed",
+        "prnn.asr",
+        "prnn.jax",
+    }
     for package in packages:
         for name in importlib.import_module(package).__all__:
             if name not in ("__version__", "nn"):

@@ -161,7 +161,8 @@ def _steps(
     most: int,
 ) -> list[tuple[int, int]] | None:
     """What is taken in each step of a sequence and by how many frames it goes on; None where a token-and-duration
-    transducer may have left a frame because of the limit of symbols."""
+    transducer may have left a frame because of the limit of symbols, and where blanks pass over a symbol: in 16 bits a
+    duration may be rounded otherwise than in the search."""
     steps: list[tuple[int, int]] = []
     at = taken = here = 0
     while at < length:
@@ -177,4 +178,4 @@ def _steps(
             steps.append((blank, duration))
         here = 0 if duration > 0 else here
         at += duration
-    return steps
+    return steps if taken == len(symbols) else None

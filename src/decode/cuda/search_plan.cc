@@ -7,6 +7,8 @@ namespace {
 
 constexpr int kLeastColumnTiles = 3;  // for which weights give way, the last ones off the critical path
 
+constexpr int64_t kTileBytes = kKTileBytes * kTileRows;  // of a row tile and a k-tile
+
 int tiles_of(int64_t rows, int per_tile) { return static_cast<int>((rows + per_tile - 1) / per_tile); }
 
 // An odd number of 64 bytes, so that eight columns' loads of 16 bytes meet no bank twice.
@@ -26,7 +28,7 @@ void share_out(SearchPlan& plan) {
 int64_t bytes_of_block(const SearchPlan& plan, int block) {
   int64_t bytes = 0;
   for (const RowTiles& tiles : plan.tiles)
-    bytes += int64_t{share_of(tiles, plan.blocks, block).count} * tiles.k_tiles * kKTileBytes * kTileRows;
+    bytes += int64_t{share_of(tiles, plan.blocks, block).count} * tiles.k_tiles * kTileBytes;
   return bytes;
 }
 
@@ -66,13 +68,17 @@ SharedLayout lay_out(const SearchPlan& plan, int column_tiles) {
   return shared;
 }
 
-// Whether all weights find room with so many blocks and columns.
-bool fits(SearchPlan& plan) {
-  share_out(plan);
-  int64_t weights = 0;
-  for (int block = 0; block < plan.blocks; ++block) weights = std::max(weights, bytes_of_block(plan, block));
+// Whether all weights, of so many bytes, find room with so many blocks and columns. A call plans more than once: most
+// numbers of blocks are ruled out without a look at each block.
+bool fits(SearchPlan& plan, int64_t weights) {
   const SharedLayout shared = lay_out(plan, plan.column_tiles);
-  return shared.weights + weights <= shared.total;
+  const int64_t room = shared.total - shared.weights;
+  if (room * plan.blocks < weights) return false;
+  share_out(plan);
+  for (int block = 0; block < plan.blocks; ++block) {
+    if (bytes_of_block(plan, block) > room) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -95,10 +101,12 @@ bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_
 
   plan.shared_bytes = shared_bytes;
 
+  int64_t weights = 0;
+  for (const RowTiles& tiles : plan.tiles) weights += int64_t{tiles.count} * tiles.k_tiles * kTileBytes;
   SearchPlan best = plan;
   for (plan.column_tiles = kMostColumnTiles; plan.column_tiles > 0; --plan.column_tiles) {
     plan.blocks = 1;
-    while (plan.blocks <= multiprocessors && !fits(plan)) ++plan.blocks;
+    while (plan.blocks <= multiprocessors && !fits(plan, weights)) ++plan.blocks;
     if (plan.blocks > multiprocessors) continue;
     plan.groups = multiprocessors / plan.blocks;
     if (plan.groups * plan.column_tiles > best.groups * best.column_tiles) best = plan;

@@ -1,0 +1,128 @@
+"""libprnn_jax.so, whose handlers jax calls in compiled programs: their registration, and calls of them."""
+
+import ctypes
+import functools
+import pathlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from prnn import _C
+
+_HANDLERS = ("prnnJaxRnnForward", "prnnJaxRnnBackward")
+
+DTYPES = {"float32": _C.FLOAT, "float64": _C.DOUBLE, "float16": _C.HALF, "bfloat16": _C.BFLOAT16}
+
+
+def _register(path: pathlib.Path) -> None:
+    if not path.exists():
+        raise ImportError(
+            "this prnn was built without its part for JAX: install jaxlib, whose headers that needs, and build prnn "
+            "again with jax=on (docs/jax.md)"
+        )
+    library = ctypes.CDLL(str(path))
+    platforms = {"cpu": "Cpu"} | ({} if _C.BUILT_FOR == "CPU" else {"CUDA": "Cuda"})
+    for name in _HANDLERS:
+        for platform, suffix in platforms.items():
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name + suffix)), platform=platform)
+
+
+_register(pathlib.Path(__file__).parent.parent / "lib" / "libprnn_jax.so")
+
+
+class _Handles(threading.local):
+    def __init__(self) -> None:
+        self.of: dict[str, _C.Handle] = {}
+
+
+_handles = _Handles()
+
+
+def platform() -> str:
+    """That of the devices that a traced program is for, "cpu" or "gpu": jax's default device's."""
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    name = jax.default_backend() if device is None else getattr(device, "platform", device)
+    return {"cuda": "gpu"}.get(str(name), str(name))
+
+
+def handle(platform: str) -> _C.Handle:
+    """The calling thread's library handle, of which sizes are asked."""
+    if platform not in ("cpu", "gpu"):
+        raise _C.NotSupportedError(f"prnn runs on CPUs and NVIDIA GPUs; jax's default backend is {platform!r}")
+    found = _handles.of.get(platform)
+    if found is None:
+        if platform == "gpu" and _C.BUILT_FOR == "CPU":
+            raise _C.NotSupportedError(
+                "this prnn was built for the CPU alone, and jax's default backend is a GPU: use "
+                "jax.default_device(jax.devices('cpu')[0]), or build prnn where there is an nvcc (docs/build.md)"
+            )
+        found = _handles.of[platform] = _C.Handle.cpu() if platform == "cpu" else _C.Handle.cuda()
+    return found
+
+
+def call(
+    name: str,
+    arguments: Sequence[jax.Array],
+    results: Sequence[jax.ShapeDtypeStruct],
+    attributes: Mapping[str, int | float | bool],
+    aliases: Mapping[int, int] | None = None,
+) -> list[Any]:
+    """Calls a handler. aliases: of arguments, the results that take their memory. Under jax.vmap it is called once for
+    each element of the mapped axis."""
+    kinds = {bool: np.bool_, int: np.int64, float: np.float64}
+    numbers = {key: kinds[type(value)](value) for key, value in attributes.items()}
+    arguments = as_varying(arguments)
+    marks = _marks_of(arguments[0])
+    marked = [jax.ShapeDtypeStruct(result.shape, result.dtype, **marks) for result in results]
+    run = jax.ffi.ffi_call(
+        name, marked, vmap_method="sequential", input_output_aliases=dict(aliases) if aliases else None
+    )
+    return list(run(*arguments, **numbers))
+
+
+def as_varying(arrays: Sequence[Any]) -> list[Any]:
+    """In jax.shard_map, which knows of each array over which axes of the mesh it varies: the arrays as varying over all
+    that one of them does. Gradients are then summed as those of jax's own operations are. None stays None."""
+    varying = [_varying(array) for array in arrays]
+    axes = frozenset().union(*varying)
+    if not axes:
+        return list(arrays)
+    return [
+        array if array is None or own == axes else _cast(array, tuple(axes - own))
+        for array, own in zip(arrays, varying, strict=True)
+    ]
+
+
+def _cast(array: Any, axes: tuple[Any, ...]) -> Any:
+    """The array as varying over more axes, too."""
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, axes, to="varying")
+    return jax.lax.pvary(array, axes)  # type: ignore[attr-defined]  # of older versions
+
+
+def _varying(array: Any) -> frozenset[Any]:
+    if array is None or isinstance(array, np.ndarray):
+        return frozenset()
+    kind = jax.typeof(array)
+    axes: frozenset[Any] = kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
+    return axes
+
+
+def _marks_of(array: Any) -> dict[str, Any]:
+    """What jax.ShapeDtypeStruct takes for a result that varies as the array does: its name is jax's version's."""
+    if not _varying(array):
+        return {}
+    kind = jax.typeof(array)
+    if not hasattr(kind, "mat"):
+        return {"vma": kind.vma}
+    sharding = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
+    return {"manual_axis_type": kind.mat, "sharding": sharding}
+
+
+@functools.cache
+def nothing(dtype: Any) -> np.ndarray[Any, Any]:
+    """What stands for an array that is not there."""
+    return np.zeros(0, dtype)

@@ -1,0 +1,94 @@
+"""prnn.jax on a GPU: the layers' values and gradients beside those of the CPU in float64."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from jax_case import assert_close, draw_params, jax, jnp
+
+import prnn.jax as pj
+
+
+def _gpus() -> list[Any]:
+    try:
+        return list(jax.devices("cuda"))
+    except RuntimeError:
+        return []
+
+
+pytestmark = pytest.mark.skipif(not _gpus(), reason="jax has no GPU")
+
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
+
+
+def _run(mode: str, arrays: dict[str, Any], dtype: str, device: Any, **options: Any) -> Any:
+    """Outputs and gradients with respect to parameters, inputs and initial states, computed on a device."""
+    with jax.enable_x64(True), jax.default_device(device):
+        kinds = {"float64": dtype}
+        given = jax.tree.map(lambda value: jnp.asarray(value, kinds.get(str(value.dtype), value.dtype)), arrays)
+        options = options | {name: given.pop(name) for name in ("reset", "lengths") if name in given}
+        function = functools.partial(getattr(pj, mode), precision="highest", **options)
+
+        @jax.jit
+        def run(given: Any) -> Any:
+            def loss(params: Any, x: Any, state: Any) -> Any:
+                outputs = function(params, x, state)
+                return sum((leaf.astype("float32") ** 2).sum() for leaf in jax.tree.leaves(outputs)), outputs
+
+            differentiate = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+            (_, outputs), gradients = differentiate(given["params"], given["x"], given["state"])
+            return outputs, gradients
+
+        return jax.tree.map(np.asarray, run(given))
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(
+    ("mode", "options"), [("lstm", {}), ("gru", {}), ("gru", {"bidirectional": True}), ("rnn", {})]
+)
+@pytest.mark.parametrize("kind", ["plain", "reset", "lengths"])
+def test_values_and_gradients(mode: str, options: dict[str, Any], kind: str, dtype: str) -> None:
+    draw, steps, batch = np.random.default_rng(0), 20, 6
+    directions = 2 if options else 1
+    params = draw_params(draw, "rnn_tanh" if mode == "rnn" else mode, directions=directions)
+    state = draw.standard_normal((directions, batch, 8))
+    arrays = {
+        "params": jax.tree.map(np.asarray, params),
+        "x": draw.standard_normal((steps, batch, 4)),
+        "state": (state, draw.standard_normal(state.shape)) if mode == "lstm" else state,
+    }
+    if kind == "reset":
+        arrays["reset"] = draw.random((steps, batch)) < 0.1
+    if kind == "lengths":
+        arrays["lengths"] = np.asarray([20, 3, 11, 19, 1, 0])
+    found = _run(mode, arrays, dtype, _gpus()[0], **options)
+    wanted = _run(mode, arrays, "float64", jax.devices("cpu")[0], **options)
+    jax.tree.map(lambda a, b: assert_close(a, b, TOLERANCE[dtype]), found, wanted)
+
+
+def test_large_layers() -> None:
+    """A GRU of 512 units in bfloat16: y beside float32's on the CPU, and a scan of segments beside one call."""
+    draw = np.random.default_rng(0)
+    params = [
+        {
+            "weight_ih": draw.uniform(-0.04, 0.04, (1536, 64)),
+            "weight_hh": draw.uniform(-0.04, 0.04, (1536, 512)),
+            "bias_ih": draw.uniform(-0.04, 0.04, 1536),
+            "bias_hh": draw.uniform(-0.04, 0.04, 1536),
+        }
+    ]
+    arrays = {"params": params, "x": draw.standard_normal((64, 16, 64)), "state": np.zeros((1, 16, 512))}
+    found = _run("gru", arrays, "bfloat16", _gpus()[0])
+    wanted = _run("gru", arrays, "float32", jax.devices("cpu")[0])
+    jax.tree.map(lambda a, b: assert_close(a, b, TOLERANCE["bfloat16"]), found, wanted)
+    with jax.default_device(_gpus()[0]):
+        params, x = jax.tree.map(lambda value: jnp.asarray(value, "bfloat16"), (params, arrays["x"]))
+
+        def segment(h: Any, x: Any) -> Any:
+            y, h = pj.gru(params, x, h)
+            return h, y
+
+        start = jnp.zeros((1, 16, 512), "bfloat16")
+        _, y = jax.jit(lambda x: jax.lax.scan(segment, start, x.reshape(4, 16, 16, 64)))(x)
+        assert_close(y.reshape(64, 16, 512), found[0][0], TOLERANCE["bfloat16"])
