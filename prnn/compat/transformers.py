@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import prnn
 from prnn.compat._names import names
+from prnn.compat._parts import ACTIVATIONS
 from prnn.compat._transformers_search import generates
 
 __all__ = ["NemotronForRNNTLoss", "ParakeetForRNNTLoss", "ParakeetForTDTLoss", "rnnt_loss", "tdt_loss"]
@@ -53,7 +54,7 @@ class _Joiner:
 
         def run(encoder: Tensor, predictor: Tensor) -> Tensor:
             weight, bias = self.joint.head.weight, self.joint.head.bias
-            activation = _ACTIVATIONS[type(self.joint.activation)]
+            activation = ACTIVATIONS[type(self.joint.activation)]
             inputs = encoder.to(weight.dtype), predictor.to(weight.dtype), weight, bias
             return loss(*inputs, *batch, reduction="none", activation=activation, **options)
 
@@ -61,7 +62,6 @@ class _Joiner:
         return found
 
 
-_ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 _names = names(targets="labels", target_lengths="label_lengths", blank="blank_token_id")
 
 
@@ -269,7 +269,7 @@ def _model_forward(original: Callable[..., Any], loss: Callable[..., Any]) -> Ca
             return False  # the kernels of joint_tdt_loss have not been run on a GPU yet
         joint: Any = model.joint
         own = model.loss_function
-        return getattr(own, "func", own) is loss and type(joint.activation) in _ACTIVATIONS and _is_plain(joint.head)
+        return getattr(own, "func", own) is loss and type(joint.activation) in ACTIVATIONS and _is_plain(joint.head)
 
     @functools.wraps(original)
     def forward(
