@@ -219,6 +219,9 @@ PREDICTOR_STATELESS: int
 PREDICTOR_LSTM: int
 PREDICTOR_GRU: int
 
+class StreamLayers:
+    def __init__(self, dtype: int, mode: int, layers: int, input: int, hidden: int, projection: int) -> None: ...
+
 class TransducerModel:
     def __init__(
         self,
@@ -237,6 +240,21 @@ class TransducerModel:
         durations: Sequence[int],
     ) -> None: ...
 
+def stream_layers_prepared_size(handle: Handle, layers: StreamLayers) -> int: ...
+def stream_layers_prepare(
+    handle: Handle, layers: StreamLayers, addresses: Sequence[Sequence[int]], prepared: int, size: int
+) -> None: ...
+def stream_layers_workspace_size(handle: Handle, layers: StreamLayers, batch: int, frames: int) -> int: ...
+def stream_layers_run(
+    handle: Handle,
+    layers: StreamLayers,
+    prepared: int,
+    batch: int,
+    frames: int,
+    arrays: Sequence[int],
+    workspace: int,
+    workspace_size: int,
+) -> None: ...
 def transducer_prepared_size(handle: Handle, model: TransducerModel) -> int: ...
 def transducer_prepare(
     handle: Handle,
