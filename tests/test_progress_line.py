@@ -177,7 +177,10 @@ def test_one_manifest_for_both_is_noted(manifest: Path, tmp_path: Path, capsys: 
         ("talk.aac", b"\xff\xf1\x50\x80\0\0\0\0\0\0\0\0"),
     ],
 )
-def test_formats_that_libsndfile_lacks_are_converted(tmp_path: Path, name: str, head: bytes) -> None:
+def test_formats_that_libsndfile_lacks_are_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, head: bytes
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
     (tmp_path / name).write_bytes(head + bytes(1000))
     with pytest.raises(InputError) as caught:
         read_audio(tmp_path / name)
