@@ -46,13 +46,15 @@ class Edit:
 
 
 class Builder:
-    """What all programs have in common is compiled once. `options`: of the compiler."""
+    """What all programs have in common is compiled once. `options`: of the compiler; `layers`: whether there are
+    programs with layers, for which plans are compiled."""
 
-    def __init__(self, folder: pathlib.Path, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: pathlib.Path, options: tuple[str, ...] = (), *, layers: bool = True) -> None:
         self.folder, self.options = folder, options
-        plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc"))]
+        plan = [ROOT / "src/core/gpu_table.cc", *(sorted((ROOT / "src/rnn/plan").glob("*.cc")) if layers else ())]
         self.objects = [self._compile(source, "-O0", ROOT / "src") for source in plan]
-        self.objects += [self._compile(HERE / name, "-O2", ROOT / "src") for name in ("gpu.cc", "layer.cc")]
+        own = ("gpu.cc", "layer.cc") if layers else ("gpu.cc",)
+        self.objects += [self._compile(HERE / name, "-O2", ROOT / "src") for name in own]
 
     def _compile(
         self, source: pathlib.Path, level: str, *folders: pathlib.Path, more: tuple[str, ...] = ()
@@ -90,9 +92,9 @@ class Builder:
         """A program with the kernels of a loss: run_<loss>.cc."""
         return self._program(f"run_{loss}", name, set(), edits)
 
-    def run_decode(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+    def run_decode(self, name: str, edits: tuple[Edit, ...] = (), *, order: bool = False) -> pathlib.Path:
         """A program with the kernels of the transducer search."""
-        return self._program("run_decode", name, set(), edits)
+        return self._program("run_decode", name, set(), edits, order=order)
 
     def decode_plan(self) -> pathlib.Path:
         """A program that checks plans of the transducer search: decode_plan.cc."""
@@ -116,11 +118,14 @@ class Builder:
         chosen = [kernel for kernel in names if names[kernel] in kernels]
         (folder / "launchers.inc").write_text(kernel_instances.launchers_text(chosen))
         options = ORDER if order else ()
-        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=options)]
+        followed = (*options, "-fsanitize=thread", "-g1") if order else ()
+        own = options
+        if program == "run_decode" and order:  # its kernels are in the same file, and take decisions by values
+            own = (*followed, "-DPRNN_ORDER_MULTIPLIES")
+        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=own)]
         objects += [self._order] if order else []
         if program == "run_decode":
             objects.append(self._compile(ROOT / "src/decode/cuda/search_plan.cc", "-O0", ROOT / "src"))
-        followed = (*options, "-fsanitize=thread", "-g1") if order else ()
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"
             objects.append(self._compile(source, "-O1", folder, folder / "src", more=followed))
@@ -153,8 +158,14 @@ def find_unordered(program: pathlib.Path, **options: object) -> list[tuple[str, 
     make it, "FILE:LINE CODE", from the inmost one, separated by " < "."""
     words = [f"{name}={value}" for name, value in options.items()]
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=300)
-    pairs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("unordered ")]
+    pairs = unordered_in(program, done.stdout)
     assert done.returncode == 0 or pairs, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return pairs
+
+
+def unordered_in(program: pathlib.Path, printed: str) -> list[tuple[str, str]]:
+    """The same in what a program has printed."""
+    pairs = [line.split()[1:] for line in printed.splitlines() if line.startswith("unordered ")]
     lines = {address: _kernel_lines(program, address) for pair in pairs for address in pair[1::2]}
     return sorted({(f"{before} {lines[first]}", f"{now} {lines[last]}") for before, first, now, last in pairs})
 
