@@ -1,4 +1,4 @@
-"""prnn.jax on a GPU: the layers' values and gradients beside those of the CPU in float64."""
+"""prnn.jax on a GPU: values and gradients beside those of the CPU in float64."""
 
 import functools
 from typing import Any
@@ -68,7 +68,7 @@ def test_values_and_gradients(mode: str, options: dict[str, Any], kind: str, dty
 
 
 def test_large_layers() -> None:
-    """A GRU of 512 units in bfloat16: y beside float32's on the CPU, and a scan of segments beside one call."""
+    """A GRU of 512 units in bfloat16 beside float32 on the CPU, and a scan over segments beside one call."""
     draw = np.random.default_rng(0)
     params = [
         {
@@ -92,3 +92,67 @@ def test_large_layers() -> None:
         start = jnp.zeros((1, 16, 512), "bfloat16")
         _, y = jax.jit(lambda x: jax.lax.scan(segment, start, x.reshape(4, 16, 16, 64)))(x)
         assert_close(y.reshape(64, 16, 512), found[0][0], TOLERANCE["bfloat16"])
+
+
+def _losses(arrays: list[Any], dtype: str, device: Any) -> Any:
+    """Costs, and gradients of their sum, of all losses."""
+    targets, frames, lengths = np.asarray([[1, 3], [2, 9]]), np.asarray([4, 3]), np.asarray([2, 1])
+    durations = (0, 1, 2)
+    with jax.enable_x64(True), jax.default_device(device):
+        logits, encoder, predictor, weight, bias = (jnp.asarray(array, dtype) for array in arrays)
+
+        def costs(logits: Any, encoder: Any, predictor: Any, weight: Any, bias: Any) -> Any:
+            rest, joiner = (targets, frames, lengths), (encoder, predictor, weight, bias)
+            return (
+                pj.ctc_loss(logits[:, :, 0], *rest),
+                pj.rnnt_loss(logits, *rest),
+                pj.tdt_loss(logits, *rest, -1, durations, sigma=0.05, omega=0.1),
+                pj.joint_rnnt_loss(*joiner, *rest, precision="highest"),
+                pj.joint_tdt_loss(*joiner, *rest, -1, durations, precision="highest"),
+            )
+
+        @jax.jit
+        def run(*arrays: Any) -> Any:
+            outputs, backward = jax.vjp(costs, *arrays)
+            return outputs, backward(jax.tree.map(jnp.ones_like, outputs))
+
+        return jax.tree.map(np.asarray, run(logits, encoder, predictor, weight, bias))
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_losses(dtype: str) -> None:
+    draw = np.random.default_rng(0)
+    shapes = ((2, 4, 3, 13), (2, 4, 32), (2, 3, 32), (13, 32), (13,))
+    arrays = [draw.standard_normal(shape) for shape in shapes]
+    found = _losses(arrays, dtype, _gpus()[0])
+    wanted = _losses(arrays, "float64", jax.devices("cpu")[0])
+    jax.tree.map(lambda a, b: assert_close(a, b, TOLERANCE[dtype]), found, wanted)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+def test_greedy_search(durations: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(0)
+
+    def random(*shape: int) -> Any:
+        return 1.5 * draw.standard_normal(shape)
+
+    params = {
+        "embedding": random(6, 4),
+        "layers": jax.tree.map(np.asarray, draw_params(draw, "lstm")),
+        "projection": {"weight": random(8, 8), "bias": random(8)},
+        "output": {"weight": random(6 + len(durations), 8)},
+    }
+    frames = random(2, 9, 8)
+
+    def search(device: Any) -> Any:
+        with jax.default_device(device):
+            given = jax.tree.map(lambda value: jnp.asarray(value, "float32"), (params, frames))
+            options = {"predictor": "lstm", "blank": 0, "durations": durations}
+            return jax.jit(lambda params, frames: pj.greedy_search(params, frames, np.asarray([9, 5]), **options))(
+                *given
+            )
+
+    found, wanted = search(_gpus()[0]), search(jax.devices("cpu")[0])
+    np.testing.assert_array_equal(found.symbols, wanted.symbols)
+    np.testing.assert_array_equal(found.frames, wanted.frames)
+    assert_close(found.scores, wanted.scores, 1e-4)

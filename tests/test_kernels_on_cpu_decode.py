@@ -33,11 +33,7 @@ MODELS: list[tuple[torch.dtype, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(
-        tmp_path_factory.mktemp("kernels_on_cpu"),
-        ("-fsanitize=undefined", "-fno-sanitize-recover=undefined"),
-        layers=False,
-    )
+    return Builder(tmp_path_factory, "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +86,7 @@ def test_sizes_without_room(plans: Callable[[str], dict[str, str]], name: str, s
 
 @pytest.fixture(scope="module")
 def plain_builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(tmp_path_factory.mktemp("kernels_on_cpu"), layers=False)
+    return Builder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

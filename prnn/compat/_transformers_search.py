@@ -4,18 +4,16 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._parts import Layers, parts_of
 from prnn.transducer import Joiner, RecurrentPredictor
 
-_ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 _TAKEN = {"input_features", "attention_mask", "return_dict_in_generate"}
 _OUTPUTS = ("NemotronAsrStreamingGenerateOutput", "ParakeetRNNTGenerateOutput")
-_parts: WeakKeyDictionary[nn.Module, tuple[RecurrentPredictor, Joiner]] = WeakKeyDictionary()
 
 
 def generates(original: Callable[..., Any], encoder_options: frozenset[str] = frozenset()) -> Callable[..., Any]:
@@ -45,44 +43,21 @@ def _output_class(model: Any) -> Any:
     return next(getattr(module, name) for module in modules for name in _OUTPUTS if hasattr(module, name))
 
 
+def _layers(model: Any) -> Layers:
+    decoder, joint = model.decoder, model.joint
+    return Layers(decoder.embedding, decoder.lstm, decoder.decoder_projector, joint.activation, joint.head)
+
+
 def _can_search(model: Any) -> bool:
-    config, lstm, joint = model.generation_config, model.decoder.lstm, model.joint
+    config = model.generation_config
     plain = config.do_sample in (None, False) and config.num_beams in (None, 1) and config.max_new_tokens is None
     return bool(
         plain
         and not model.training
         and config.decoder_start_token_id is not None
         and config.pad_token_id is not None
-        and type(joint.activation) in _ACTIVATIONS
-        and isinstance(lstm, nn.LSTM)
-        and type(joint.head) is nn.Linear
+        and _layers(model).can_search()
     )
-
-
-def _parts_of(model: Any) -> tuple[RecurrentPredictor, Joiner]:
-    """The model's own layers as a predictor and a joiner. The features that the search is given are projected already,
-    so that the joiner's first layer adds the bias of the predictor's projection alone."""
-    decoder, joint, config = model.decoder, model.joint, model.config
-    projection = decoder.decoder_projector
-    weight = projection.weight
-    made = _parts.get(model)
-    if made is not None:
-        same = made[0].rnn is decoder.lstm and made[1].output is joint.head and made[1].predictor_proj.weight is weight
-        identity = made[1].encoder_proj.weight
-        if same and (identity.dtype, identity.device) == (weight.dtype, weight.device):
-            return made
-    size, layers = decoder.lstm.hidden_size, decoder.lstm.num_layers
-    with torch.device("meta"):
-        durations = joint.head.out_features - config.vocab_size
-        predictor = RecurrentPredictor(config.vocab_size, size, size, layers, blank=config.blank_token_id)
-        joiner = Joiner(size, size, size, config.vocab_size, _ACTIVATIONS[type(joint.activation)], durations)
-    predictor.embedding, predictor.rnn, joiner.output = decoder.embedding, decoder.lstm, joint.head
-    joiner.predictor_proj.weight = weight
-    identity = torch.eye(size, dtype=weight.dtype, device=weight.device)
-    joiner.encoder_proj.weight = nn.Parameter(identity, requires_grad=False)
-    joiner.encoder_proj.bias = projection.bias
-    _parts[model] = predictor.eval(), joiner.eval()
-    return _parts[model]
 
 
 @torch.no_grad()
@@ -99,7 +74,7 @@ def _search(
     frames, config = outputs.pooler_output, model.config
     mask = outputs.attention_mask
     lengths = frames.new_full((len(frames),), frames.shape[1], dtype=torch.int64) if mask is None else mask.sum(-1)
-    predictor, joiner = _parts_of(model)
+    predictor, joiner = parts_of(_layers(model), config.vocab_size, config.blank_token_id)
     durations = tuple(config.durations) if joiner.durations > 0 else ()
     most = model.max_symbols_per_step
     found = prnn.transducer_search(

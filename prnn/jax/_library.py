@@ -12,7 +12,9 @@ import numpy as np
 
 from prnn import _C
 
-_HANDLERS = ("prnnJaxRnnForward", "prnnJaxRnnBackward")
+_DIFFERENTIATED = ("Rnn", "Ctc", "Rnnt", "Tdt", "JointRnnt", "JointTdt")
+_HANDLERS = [f"prnnJax{name}{way}" for name in _DIFFERENTIATED for way in ("Forward", "Backward")]
+_HANDLERS.append("prnnJaxTransducerSearch")
 
 DTYPES = {"float32": _C.FLOAT, "float64": _C.DOUBLE, "float16": _C.HALF, "bfloat16": _C.BFLOAT16}
 
@@ -65,14 +67,19 @@ def handle(platform: str) -> _C.Handle:
 
 def call(
     name: str,
-    arguments: Sequence[jax.Array],
+    arguments: Sequence[Any],
     results: Sequence[jax.ShapeDtypeStruct],
-    attributes: Mapping[str, int | float | bool],
+    attributes: Mapping[str, int | float | bool | tuple[int, ...]],
     aliases: Mapping[int, int] | None = None,
 ) -> list[Any]:
     """Calls a handler. aliases: of arguments, the results that take their memory. Under jax.vmap it is called once for
     each element of the mapped axis."""
-    kinds = {bool: np.bool_, int: np.int64, float: np.float64}
+    kinds: dict[type, Any] = {
+        bool: np.bool_,
+        int: np.int64,
+        float: np.float64,
+        tuple: lambda value: np.array(value, np.int64),
+    }
     numbers = {key: kinds[type(value)](value) for key, value in attributes.items()}
     arguments = as_varying(arguments)
     marks = _marks_of(arguments[0])
@@ -126,3 +133,21 @@ def _marks_of(array: Any) -> dict[str, Any]:
 def nothing(dtype: Any) -> np.ndarray[Any, Any]:
     """What stands for an array that is not there."""
     return np.zeros(0, dtype)
+
+
+def allows_tf32(precision: Any) -> bool:
+    """Whether products of float32 on a GPU may be made in tf32, as those of jax's own operations."""
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    name = getattr(precision, "name", precision)
+    return name is None or str(name).lower() in ("default", "fastest", "tensorfloat32", "bfloat16")
+
+
+def require(value: Any, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Checks an array that may be None."""
+    if value is None:
+        return
+    if getattr(value, "shape", None) != shape:
+        raise ValueError(f"{name} has shape {getattr(value, 'shape', None)}; it must be {shape}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name} has dtype {value.dtype.name}; it must be {dtype.name}")

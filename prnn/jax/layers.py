@@ -209,9 +209,9 @@ def _layers(
     reset_hx, reset_cx = _states(reset_state, mode, "reset_state", (count, batch, flat), (count, batch, hidden), x)
     if reset is None and reset_hx is not None:
         raise ValueError("reset_state is given, but reset, which says where it is wanted, is None")
-    _require(reset, "reset", (steps, batch), jnp.dtype(bool))
-    _require(recurrent_mask, "recurrent_mask", (count, batch, hidden), x.dtype)
-    _require(zoneout_mask, "zoneout_mask", (steps, batch, count, hidden), jnp.dtype(bool))
+    _library.require(reset, "reset", (steps, batch), jnp.dtype(bool))
+    _library.require(recurrent_mask, "recurrent_mask", (count, batch, hidden), x.dtype)
+    _library.require(zoneout_mask, "zoneout_mask", (steps, batch, count, hidden), jnp.dtype(bool))
     heads = stack.heads
     hx, cx, reset_hx, reset_cx, recurrent_mask = (
         None if value is None else _split_heads(value, heads) for value in (hx, cx, reset_hx, reset_cx, recurrent_mask)
@@ -277,7 +277,7 @@ def _stack_of(
                 "bias_ih and bias_hh"
             )
         for name, value in given.items():
-            _require(value, f"params[{place}][{name!r}]", shapes[name], x.dtype)
+            _library.require(value, f"params[{place}][{name!r}]", shapes[name], x.dtype)
     return Stack(
         mode=mode,
         input_size=x.shape[2],
@@ -288,24 +288,8 @@ def _stack_of(
         heads=heads,
         zoneout=float(zoneout),
         has_cells=False,
-        allow_tf32=x.dtype == jnp.float32 and _library.platform() == "gpu" and _allows_tf32(precision),
+        allow_tf32=x.dtype == jnp.float32 and _library.platform() == "gpu" and _library.allows_tf32(precision),
     )
-
-
-def _allows_tf32(precision: Any) -> bool:
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    name = getattr(precision, "name", precision)
-    return name is None or str(name).lower() in ("default", "fastest", "tensorfloat32", "bfloat16")
-
-
-def _require(value: Any, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-    if value is None:
-        return
-    if getattr(value, "shape", None) != shape:
-        raise ValueError(f"{name} has shape {getattr(value, 'shape', None)}; it must be {shape}")
-    if value.dtype != dtype:
-        raise TypeError(f"{name} has dtype {value.dtype.name}; it must be {dtype.name}")
 
 
 def _states(
@@ -314,12 +298,12 @@ def _states(
     if state is None:
         return None, None
     if mode != "lstm":
-        _require(state, name, shape, x.dtype)
+        _library.require(state, name, shape, x.dtype)
         return state, None
     if not isinstance(state, tuple | list) or len(state) != 2:
         raise ValueError(f"{name} is a {type(state).__name__}; an LSTM's is a pair (h, c)")
-    _require(state[0], f"{name}[0]", shape, x.dtype)
-    _require(state[1], f"{name}[1]", cell_shape, x.dtype)
+    _library.require(state[0], f"{name}[0]", shape, x.dtype)
+    _library.require(state[1], f"{name}[1]", cell_shape, x.dtype)
     return state[0], state[1]
 
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 
+#include "prnn_losses.h"
 #include "prnn_transfer.h"
 #include "prnn_types.h"
 #include "xla/ffi/api/ffi.h"
@@ -17,6 +18,8 @@ namespace ffi = xla::ffi;
 
 using Array = ffi::AnyBuffer;
 using Result = ffi::Result<ffi::AnyBuffer>;
+using Attributes = ffi::Dictionary;  // of a call, by their names
+using Integers = ffi::Span<const int64_t>;
 
 // A call of the C API that failed, on its way to XLA.
 class Failure : public std::exception {
@@ -52,6 +55,22 @@ int dimension_from_end(const Array& array, int index);
 
 prnnDataType_t type_of(const Array& array);
 
+template <class T>
+T attribute(const Attributes& given, const char* name) {
+  const ffi::ErrorOr<T> found = given.get<T>(name);
+  if (found.has_error()) throw Failure(PRNN_STATUS_BAD_PARAM, found.error().message());
+  return *found;
+}
+
+// Of a token-and-duration transducer: the options of a loss, or a model.
+template <class Options>
+void set_durations(const Attributes& given, Options* options) {
+  const Integers durations = attribute<Integers>(given, "durations");
+  if (durations.size() > PRNN_MAX_DURATIONS) throw Failure(PRNN_STATUS_BAD_PARAM, "there are too many durations");
+  options->durationCount = static_cast<int64_t>(durations.size());
+  for (size_t i = 0; i < durations.size(); ++i) options->durations[i] = static_cast<int>(durations.begin()[i]);
+}
+
 // Runs a handler's work; what it throws becomes XLA's error.
 template <class Work>
 ffi::Error guarded(Work work) noexcept {
@@ -65,8 +84,8 @@ ffi::Error guarded(Work work) noexcept {
   }
 }
 
-// The functions of a handler for both platforms. run: what to do with a handle and what XLA gives: a struct of
-// attributes, arrays and results, in this order; XLA's FFI takes their number and kinds from its parameters.
+// The functions of a handler for both platforms. run: what to do with a handle and what XLA gives: attributes,
+// arrays and results, in this order; XLA's FFI takes their number and kinds from its parameters.
 template <auto run>
 struct Handler;
 

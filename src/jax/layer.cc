@@ -13,23 +13,27 @@ void describe(prnnTensorDescriptor_t descriptor, prnnDataType_t type, int first,
 
 }  // namespace
 
-LayerCall::LayerCall(prnnHandle_t handle, const LayerAttributes& attributes, const Array& x, const Array& weights,
+LayerCall::LayerCall(prnnHandle_t handle, const Attributes& attributes, const Array& x, const Array& weights,
                      const LayerInputs& inputs)
-    : handle_(handle), in_(inputs), has_cells_(attributes.has_cells), steps_(dimension_from_end(x, 3)) {
+    : handle_(handle),
+      in_(inputs),
+      has_cells_(attribute<bool>(attributes, "has_cells")),
+      steps_(dimension_from_end(x, 3)) {
+  const auto integer = [&](const char* name) { return static_cast<int>(attribute<int64_t>(attributes, name)); };
   const prnnDataType_t type = type_of(x);
   const int batch = dimension_from_end(x, 2), input = dimension_from_end(x, 1);
-  const int hidden = static_cast<int>(attributes.hidden_size), layers = static_cast<int>(attributes.layers);
-  const int directions = static_cast<int>(attributes.directions), heads = static_cast<int>(attributes.heads);
-  const int projection = static_cast<int>(attributes.proj_size);
+  const int hidden = integer("hidden_size"), layers = integer("layers");
+  const int directions = integer("directions"), heads = integer("heads");
+  const int projection = integer("proj_size");
   check(prnnSetRNNDescriptor(rnn_, hidden, layers, nullptr, PRNN_LINEAR_INPUT,
                              directions == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
-                             static_cast<prnnRNNMode_t>(attributes.mode), type));
+                             static_cast<prnnRNNMode_t>(integer("mode")), type));
   check(prnnSetRNNProjectionSize(rnn_, projection));
   check(prnnSetRNNHeads(rnn_, heads));
   check(prnnSetRNNBackend(rnn_, PRNN_PERSISTENT_BACKEND));
-  check(
-      prnnSetRNNMatrixMathType(rnn_, attributes.allow_tf32 ? PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION : PRNN_DEFAULT_MATH));
-  const prnnRNNMasks_t masks{in_.recurrent_mask, in_.zoneout_mask, attributes.zoneout};
+  check(prnnSetRNNMatrixMathType(
+      rnn_, attribute<bool>(attributes, "allow_tf32") ? PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION : PRNN_DEFAULT_MATH));
+  const prnnRNNMasks_t masks{in_.recurrent_mask, in_.zoneout_mask, attribute<double>(attributes, "zoneout")};
   check(prnnSetRNNMasks(rnn_, &masks));
   const int states = layers * directions * heads, state = projection > 0 ? projection : hidden / heads;
   describe(x_, type, batch, input, 1);

@@ -9,15 +9,6 @@
 
 namespace prnn_jax {
 
-// The attributes of a handler's call.
-struct LayerAttributes {
-  int64_t mode;  // prnnRNNMode_t
-  int64_t hidden_size, layers, directions, proj_size, heads;
-  double zoneout;  // zoneoutExpectation of prnnRNNMasks_t
-  bool has_cells;  // whether the forward call gives cells
-  bool allow_tf32;
-};
-
 template <class Descriptor, prnnStatus_t (*create)(Descriptor*), prnnStatus_t (*destroy)(Descriptor)>
 class Owned {
  public:
@@ -45,8 +36,10 @@ struct LayerInputs {
 
 class LayerCall {
  public:
+  // Attributes: mode (prnnRNNMode_t), hidden_size, layers, directions, proj_size, heads, zoneout (zoneoutExpectation of
+  // prnnRNNMasks_t), has_cells (whether the forward call gives cells), allow_tf32.
   // x: {T, N, I}. weights: packed.
-  LayerCall(prnnHandle_t handle, const LayerAttributes& attributes, const Array& x, const Array& weights,
+  LayerCall(prnnHandle_t handle, const Attributes& attributes, const Array& x, const Array& weights,
             const LayerInputs& inputs);
 
   // With a reserve space, a training call, which fills it, and cells, where wanted; else inference.

@@ -7,13 +7,6 @@
 // workspace.
 #include "layer.h"
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
-    prnn_jax::LayerAttributes, xla::ffi::StructMember<int64_t>("mode"), xla::ffi::StructMember<int64_t>("hidden_size"),
-    xla::ffi::StructMember<int64_t>("layers"), xla::ffi::StructMember<int64_t>("directions"),
-    xla::ffi::StructMember<int64_t>("proj_size"), xla::ffi::StructMember<int64_t>("heads"),
-    xla::ffi::StructMember<double>("zoneout"), xla::ffi::StructMember<bool>("has_cells"),
-    xla::ffi::StructMember<bool>("allow_tf32"));
-
 namespace prnn_jax {
 namespace {
 
@@ -33,7 +26,7 @@ LayerInputs inputs_of(const Array& x, const Array& hx, const Array& cx, const Ar
   return inputs;
 }
 
-void run_forward(prnnHandle_t handle, LayerAttributes layer, Array x, Array hx, Array cx, Array weights, Array reset,
+void run_forward(prnnHandle_t handle, Attributes layer, Array x, Array hx, Array cx, Array weights, Array reset,
                  Array reset_hx, Array reset_cx, Array recurrent_mask, Array zoneout_mask, Result y, Result hy,
                  Result cy, Result cells, Result reserve, Result workspace) {
   const LayerInputs inputs = inputs_of(x, hx, cx, weights, reset, reset_hx, reset_cx, recurrent_mask, zoneout_mask);
@@ -41,7 +34,7 @@ void run_forward(prnnHandle_t handle, LayerAttributes layer, Array x, Array hx, 
   call.forward(data(y), data(hy), data(cy), data(cells), space(workspace), space(reserve));
 }
 
-void run_backward(prnnHandle_t handle, LayerAttributes layer, Array x, Array hx, Array cx, Array weights, Array reset,
+void run_backward(prnnHandle_t handle, Attributes layer, Array x, Array hx, Array cx, Array weights, Array reset,
                   Array reset_hx, Array reset_cx, Array recurrent_mask, Array zoneout_mask, Array y, Array /*reserve*/,
                   Array dy, Array dhy, Array dcy, Array dcells, Array /*zeros*/, Result dx, Result dhx, Result dcx,
                   Result dreset_hx, Result dreset_cx, Result dweights, Result reserve, Result workspace) {
