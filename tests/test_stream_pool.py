@@ -104,6 +104,24 @@ def test_all_slots_in_order_are_a_batch() -> None:
     assert [pool.frames(slot) for slot in slots] == [10] * 3
 
 
+def test_threads_share_a_long_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, whichever chunks prnn.nn's layers take."""
+    model = made("lstm")
+    features = torch.randn(1, 300, 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    calls: list[int] = []
+    step = Encoder.step
+    monkeypatch.setattr(
+        Encoder, "step", lambda self, chunk, *rest: calls.append(chunk.shape[1]) or step(self, chunk, *rest)
+    )
+    pool = StreamPool(model, 2)
+    slot = pool.open()
+    parts = [pool.step([slot], chunk)[0] for chunk in features.split([5, 100, 3, 90, 32, 33, 37], dim=1)]
+    parts += pool.finish([slot])
+    assert calls == [100, 90, 33, 37]
+    assert [joined(parts)] == model.greedy_search(features)
+
+
 def test_training_goes_on_beside_a_pool() -> None:
     model = made("lstm").train()
     pool = StreamPool(model, 1)

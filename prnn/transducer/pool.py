@@ -21,6 +21,8 @@ from prnn.transducer.stacking import EncoderState
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
 
+_LONG = 16  # encoder frames
+
 
 class StreamPool:
     """Greedy search of up to `slots` streams, which finds what `Transducer.stream_step` finds.
@@ -167,7 +169,9 @@ class StreamPool:
         """Encodes and searches a chunk, or, without one, what still waits for frames."""
         rows = self._rows(slots)
         encoder: Any = self._model.encoder
-        if self._layers is None:
+        # Each stream is one thread's in the library's layers; in prnn.nn's, threads share a stream that is long.
+        is_long = chunk is not None and chunk.shape[1] > _LONG * encoder.frame_stride
+        if self._layers is None or (is_long and len(slots) < torch.get_num_threads()):
             state = _selected(self._encoder, rows)
             out, counts, after = encoder.finish(state) if chunk is None else encoder.step(chunk, lengths, state)
             _write(self._encoder, rows, after)
