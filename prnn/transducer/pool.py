@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from prnn._search import MAX_SYMBOLS
 from prnn.transducer.biasing import SymbolBias, check_bias
@@ -60,7 +60,7 @@ class StreamPool:
         self._max_symbols = max_symbols
         if like is not None and like._joiner is not model.joiner:
             raise ValueError("like is a pool of another model")
-        self._joiner = model.joiner
+        self._joiner: nn.Module = model.joiner
         parts = self._model.predictor, self._model.joiner
         self._decoder = Decoder.of(*parts, model.blank, model.durations, bias)
         with torch.no_grad():
