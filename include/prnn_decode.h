@@ -36,7 +36,8 @@
 #ifndef PRNN_DECODE_H_
 #define PRNN_DECODE_H_
 
-#include "prnn_losses.h" /* prnnJointActivation_t, PRNN_MAX_DURATIONS */
+#include "persistent_rnn.h" /* prnnRNNMode_t */
+#include "prnn_losses.h"    /* prnnJointActivation_t, PRNN_MAX_DURATIONS */
 
 #ifdef __cplusplus
 extern "C" {
@@ -161,6 +162,59 @@ PRNN_API prnnStatus_t prnnTransducerSearch(prnnHandle_t handle, const prnnTransd
                                            const prnnTransducerInputs_t* inputs, const prnnTransducerState_t* state,
                                            const prnnTransducerOutputs_t* outputs, void* workspace,
                                            size_t workspaceSizeInBytes);
+
+/* Recurrent layers of the encoder of streams, on a CPU handle alone: prnnRNNForwardInference for chunks of few
+ * timesteps, in which it would read every weight as the caller has it. Here weights are prepared once, and states lie
+ * in slots of a pool, as those of the search do. Results are the same bits. A CUDA handle answers NOT_SUPPORTED. */
+typedef struct {
+  prnnDataType_t dataType; /* FLOAT or DOUBLE */
+  prnnRNNMode_t mode;      /* PRNN_LSTM or PRNN_GRU */
+  int64_t layers;          /* L >= 1, in one direction */
+  int64_t inputSize;       /* I >= 1 */
+  int64_t hiddenSize;      /* H >= 1 */
+  int64_t
+      projectionSize; /* LSTM: P, the size of the recurrent projection, 0 to H - 1; 0: none, and then P is H below */
+} prnnStreamLayers_t;
+
+/* Fills in FLOAT, LSTM, one layer, no projection, and sizes of 0, which the caller replaces. */
+PRNN_API prnnStatus_t prnnInitStreamLayers(prnnStreamLayers_t* layers);
+
+/* The weights of a layer, with G = 4 or 3 gates as in the predictor above. */
+typedef struct {
+  const void* input;         /* {G H, I}, of layers but the first {G H, P} */
+  const void* recurrent;     /* {G H, P} */
+  const void* inputBias;     /* {G H}; NULL: zeros */
+  const void* recurrentBias; /* {G H}; NULL: zeros */
+  const void* projection;    /* {P, H}; NULL without a projection */
+} prnnStreamLayerWeights_t;
+
+/* Bytes of prepared layers. */
+PRNN_API prnnStatus_t prnnGetStreamLayersPreparedSize(prnnHandle_t handle, const prnnStreamLayers_t* layers,
+                                                      size_t* sizeInBytes);
+
+/* Writes the weights into `prepared`, in the form in which they are read. Several calls may read it at the same time.
+ * weights: {L}.
+ * prepared: of at least the bytes asked for, aligned to 16 bytes. */
+PRNN_API prnnStatus_t prnnPrepareStreamLayers(prnnHandle_t handle, const prnnStreamLayers_t* layers,
+                                              const prnnStreamLayerWeights_t* weights, void* prepared,
+                                              size_t preparedSizeInBytes);
+
+/* Bytes of workspace of a call with N streams. */
+PRNN_API prnnStatus_t prnnGetStreamLayersWorkspaceSize(prnnHandle_t handle, const prnnStreamLayers_t* layers,
+                                                       int64_t batch, int64_t maxFrames, size_t* sizeInBytes);
+
+/* Runs the layers over the next timesteps of N streams.
+ * batch, maxFrames: N >= 1 and T >= 1.
+ * x: {N, T, I}.
+ * lengths: {N}, timesteps of each stream, 0 to T; NULL: all are T.
+ * slots: {N}, the slot of each stream, different ones of 0 to S - 1; NULL: 0 to N - 1.
+ * h, c: {S, L, P} and {S, L, H}, in and out; zeros are what a stream begins with. c: LSTM; else NULL.
+ * y: {N, T, P}; rows beyond a stream's length are not written.
+ * workspace: of at least the bytes asked for, aligned to 16 bytes. */
+PRNN_API prnnStatus_t prnnRunStreamLayers(prnnHandle_t handle, const prnnStreamLayers_t* layers, const void* prepared,
+                                          int64_t batch, int64_t maxFrames, const void* x, const int* lengths,
+                                          const int* slots, void* h, void* c, void* y, void* workspace,
+                                          size_t workspaceSizeInBytes);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 """The packages that parts of prnn need and prnn itself does not, and how they are installed."""
 
 # Extras of pyproject.toml; what is not here is of "asr".
-_EXTRAS = {"onnx": "export", "sounddevice": "microphone", "espeakng_loader": "digits"}
+_EXTRAS = {"onnx": "export", "sounddevice": "microphone", "espeakng_loader": "digits", "av": "media"}
 _DISTRIBUTIONS = {
     "espeakng_loader": "espeakng-loader",
     "kaldi_native_fbank": "kaldi-native-fbank",

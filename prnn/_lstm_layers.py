@@ -10,7 +10,7 @@ from prnn._compiler import disable
 from prnn._layer_arguments import checked_lengths
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
-from prnn._ops._steps import steps_of
+from prnn._ops._sequences import sequences_of, unpack
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
 __all__ = ["Masks", "lengths_on_device", "masks_of", "run_layer", "run_layers", "run_with_resets"]
@@ -40,11 +40,11 @@ def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
 def _constant_lengths(lengths: Tensor, input: Tensor) -> Tensor:
     """From a padded batch of ones, whose sizes are the copy's constants."""
     steps, batch = input.shape[:2]
-    sequences = steps_of(input, None, lengths)
+    sequences = sequences_of(input, None, lengths)
     if not sequences.is_padded:
         return torch.full((batch,), steps, dtype=torch.int32, device=input.device)
-    ones = torch.ones(sum(sequences.sizes), 1, dtype=torch.int32, device=input.device)
-    return sequences.unpack(ones, (steps, batch, 1)).sum((0, 2), dtype=torch.int32)
+    ones = torch.ones(sequences.rows, 1, dtype=torch.int32, device=input.device)
+    return unpack(sequences, ones, (steps, batch, 1)).sum((0, 2), dtype=torch.int32)
 
 
 def masks_of(masks: Masks, index: int, hidden: int, dtype: torch.dtype) -> Masks:

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import call_dtypes, check_not_empty, is_autocast
 from prnn._lstm_layers import Masks, lengths_on_device, masks_of, run_layer, run_layers, run_with_resets
-from prnn._ops._autocast import autocast_cpu_dtypes
+from prnn._ops._autocast import are_even, autocast_cpu_dtypes
 from prnn._ops._handles import DTYPES
 from prnn._ops._layer import MODES
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
@@ -122,7 +122,8 @@ def run_masked_lstm(
     dtype, result_dtype = call_dtypes(input, weights["weight_ih_l0"])
     cell_dtype, (h0, c0) = result_dtype, states[:2]
     if dtype == torch.float32 and not input.is_cuda and is_autocast(input):
-        result_dtype, cell_dtype = autocast_cpu_dtypes(input, h0, c0, batch_sizes, lengths, MODES["LSTM"])
+        is_even = are_even(batch_sizes) and are_even(lengths)
+        result_dtype, cell_dtype = autocast_cpu_dtypes(input, h0, c0, is_even, MODES["LSTM"])
     with torch.autocast(input.device.type, enabled=False) if is_autocast(input) else nullcontext():
         input = input.to(dtype)
         _require_served(module, input, return_cells)

@@ -1,4 +1,4 @@
-"""The parameters of a module whose eager calls remember them (_eager_calls.py, _torch_on_cuda.py)."""
+"""The parameters of a module whose eager calls remember them (_calls.py, _torch_on_cuda.py)."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class OwnParameters:
                 or parameter.shape != shape
                 or not parameter.is_contiguous()
             ):
-                vars(module).pop("_eager_calls", None)
+                vars(module).pop("_calls", None)
                 return None
             wanted = wanted or parameter.requires_grad
         return wanted

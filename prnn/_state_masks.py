@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prnn._ops._layer import BACKENDS, MODES, Config
+from prnn._ops._layer import BACKENDS, Config
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._segments import computed_dtype, resets_in_kernels
 
@@ -18,7 +18,6 @@ __all__ = [
     "are_kernels_faster",
     "check_masks",
     "check_probability",
-    "configuration",
     "draw_masks",
     "given",
     "gru_weights",
@@ -101,33 +100,6 @@ def mask_configuration(module: Any) -> tuple[float, int]:
         return float(module.zoneout), 0
     # Branches, no sums of bools: torch.compile may hold the probabilities as symbols, and torch 2.6 adds none.
     return 0.0, (1 if module.zoneout > 0 else 0) + (2 if module.recurrent_dropout > 0 else 0)
-
-
-def configuration(
-    module: Any,
-    mode: str,
-    dropout: float,
-    return_cells: bool = False,
-    has_reset: bool = False,
-    zoneout: float = 0.0,
-    mask_kinds: int = 0,
-) -> Config:
-    """The operator's configuration of a call of the module. mode: operator_mode()'s; dropout: between layers, of this
-    call; zoneout and mask_kinds: mask_configuration()'s."""
-    return Config(
-        MODES[mode],
-        module.hidden_size,
-        module.proj_size,
-        module.num_layers,
-        module.bidirectional,
-        dropout,
-        BACKENDS[module.backend],
-        return_cells,
-        has_reset,
-        module.heads,
-        zoneout,
-        mask_kinds,
-    )
 
 
 def are_kernels_faster(units: int, batch: int, dtype: torch.dtype, trains: bool) -> bool:

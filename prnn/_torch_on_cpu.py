@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from prnn._ops._operator import _undisturbed, is_plain
+from prnn._state_masks import uses_masks
 
-__all__ = ["is_faster", "run_operator", "run_torchs", "takes_torchs"]
+__all__ = ["run_torchs", "takes_torchs"]
 
 
 class _Calls(NamedTuple):
@@ -99,12 +99,8 @@ def _is_faster(
 
 def takes_torchs(module: Any) -> bool:
     """Whether calls in bfloat16 may be torch's. Of a projection torch warns that oneDNN has none."""
-    return module.backend != "persistent" and module.heads == 1 and module.proj_size == 0
-
-
-def is_faster(module: Any, is_autocast: bool, training: bool, steps: int, batch: int) -> bool:
-    """Whether torch's layer is the faster one for a call of a module that takes_torchs()."""
-    return _is_faster(_instructions(), is_autocast, module.mode, training, module.hidden_size, steps, batch)
+    is_plain = module.heads == 1 and module.proj_size == 0
+    return is_plain and module.backend != "persistent" and not uses_masks(module)
 
 
 def run_torchs(
@@ -114,9 +110,10 @@ def run_torchs(
     cx: Tensor | None,
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
+    training: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """A call without lengths, resets, masks and cells of every step by torch's operator, or None where prnn's is to
-    serve it: also whatever is traced or transformed.
+    """An eager call of plain tensors, without lengths, resets and cells of every step, by torch's operator, or None
+    where prnn's kernels are to serve it.
 
     input: (T, N, I), or packed with batch_sizes. weights: in their packed order. Returns output, hy, cy and cells, of
     which the last has no elements."""
@@ -124,24 +121,18 @@ def run_torchs(
     dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
     if dtype != torch.bfloat16 or input.dtype not in (dtype, torch.float32):
         return None
-    if not takes_torchs(module) or not _undisturbed() or not is_plain(input):
-        return None
     steps, batch = input.shape[:2] if batch_sizes is None else (batch_sizes.size(0), int(batch_sizes[0]))
-    training = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (input, *weights, hx, cx)
-    )
-    if not is_faster(module, is_autocast, training, steps, batch):
+    if not _is_faster(_instructions(), is_autocast, module.mode, training, module.hidden_size, steps, batch):
         return None
     by_name = dict(zip(module._packed_names, weights, strict=False))  # without bias, zeros are the last
     weights = [by_name[name] for name in module._flat_weights_names]
     for weight in weights:
-        if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or wrong, which prnn's says
+        if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or of a wrong type
             return None
+    return _run_operator(module, input, hx, cx, weights, batch_sizes)
 
-    return run_operator(module, input, hx, cx, weights, batch_sizes)
 
-
-def run_operator(
+def _run_operator(
     module: Any,
     input: Tensor,
     hx: Tensor | None,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from prnn._ops import _rnn_kernels as kernels
+from prnn._ops import _call as kernels
 from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import Config, layer
 from prnn._ops._measured import is_benchmark
@@ -68,6 +68,11 @@ class TorchsCalls:
         # wants one).
         self.zeros: dict[Size, Tensor] = {}
         self.librarys: set[tuple[int, int, bool, bool, bool]] = set()
+
+    def run_if_faster(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
+        """run() where torch's operator serves the layer as it is: with trained weights, or without."""
+        trains = _is_grad_enabled() and self.own.parameters[0].requires_grad
+        return self.run(module, input, states) if self.takes[1] or not trains else None
 
     def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None where the call is the library's, which
@@ -173,9 +178,9 @@ class TorchsCalls:
         x = input.transpose(0, 1) if self.time else input
         with device_of(input):
             stack.follow_precision()
-            library, wanted = handle(self.device), {"training": training, "trains": trains}
-            serves, is_first = stack.find_torchs(library, x.size(0), x.size(1), **wanted)
-            if serves and is_first:
+            steps, batch, _ = x.shape
+            serves = stack.has_torchs_call(handle(self.device), steps, batch, training=training, trains=trains)
+            if serves and stack.is_first("torch", steps, batch, training, trains):
                 kernels.run_once((x, hx, cx), self.packed, self.config, training)
         return serves
 

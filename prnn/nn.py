@@ -18,41 +18,16 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
+from prnn._calls import ModuleCalls
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
-from prnn._eager_calls import EagerCalls, eager_calls
-from prnn._layer_arguments import (
-    check_flag,
-    check_heads,
-    check_input,
-    check_layout,
-    check_not_empty,
-    check_pair,
-    check_reset,
-    check_tensor,
-    checked_lengths,
-    checked_state,
-    lengths_of_mask,
-)
+from prnn._checked_call import run_checked
+from prnn._layer_arguments import check_flag, check_heads, check_layout, check_pair, lengths_of_mask
 from prnn._layer_norm_lstm import LayerNormLSTM
-from prnn._masked_lstm import run_masked_lstm
 from prnn._ops import _flops  # noqa: F401  # which registers the operators' formulas
-from prnn._ops._dropout import draw_seed
-from prnn._ops._segments import cut, resets_in_kernels
-from prnn._ops._segments import run as run_segments
-from prnn._ops.rnn import BACKENDS, call
+from prnn._ops._layer import BACKENDS
+from prnn._ops._operator import _undisturbed
 from prnn._scripting import NotScriptable
-from prnn._state_masks import (
-    are_in_kernels,
-    check_masks,
-    configuration,
-    draw_masks,
-    gru_weights,
-    in_types_of_rnn,
-    mask_configuration,
-    operator_mode,
-    uses_masks,
-)
-from prnn._torch_on_cpu import run_torchs
+from prnn._state_masks import check_masks
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
@@ -65,7 +40,7 @@ _functorch_transform = torch._C._functorch.peek_interpreter_stack
 _address_of, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
 
 # Attributes of a layer that _init_flat_weights() and calls make of the others; pickles do not have them.
-_DERIVED = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_flattened", "_eager_calls")
+_DERIVED = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_flattened", "_calls")
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -92,7 +67,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0
-    _eager_calls: EagerCalls | None = None
+    _calls: ModuleCalls | None = None
 
     def __init__(
         self,
@@ -268,7 +243,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         self._init_flat_weights()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("_eager_calls", None)
+        self.__dict__.pop("_calls", None)
         if isinstance(value, Tensor):
             self.__dict__["_flattened"] = None  # which would keep the parameter before in memory
         super().__setattr__(name, value)
@@ -293,163 +268,19 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         return_cells: bool = False,
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
-        if reset is None and not return_cells and not _is_compiling():
-            # Also the first call of a module: all calls of a size have the same kernels.
-            calls = self._eager_calls
-            if calls is None and (calls := eager_calls(self, input)) is not None:
-                self.__dict__["_eager_calls"] = calls
-            if calls is not None and calls.is_any and (results := calls.run(self, input, states, lengths)) is not None:
-                return results
-        weights = self._packed_weights()
-        if isinstance(input, PackedSequence):
-            if lengths is not None:
-                raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
-            data, batch_sizes, sorted_indices, unsorted_indices = input
-            check_not_empty(batch_sizes)
-            check_input(data, weights[0], self.input_size)
-            batch = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.size(0)
-            states = self._checked(states, reset, batch, names, data)
-            if sorted_indices is not None:
-                order = sorted_indices
-                states = tuple(None if state is None else state.index_select(1, order) for state in states)
-            output, hy, cy, cells = self._call(data, states, weights, batch_sizes, None, reset, batch, return_cells)
-            if unsorted_indices is not None:
-                hy = hy.index_select(1, unsorted_indices)
-                cy = cy.index_select(1, unsorted_indices) if self.mode == "LSTM" else cy
-            rest = (batch_sizes, sorted_indices, unsorted_indices)
-            return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
-
-        check_tensor(input, "input")
-        if input.dim() not in (2, 3):
-            raise ValueError(
-                f"input has {input.dim()} dimensions (shape {tuple(input.shape)}); it must have 3, or 2 if unbatched"
-            )
-        check_input(input, weights[0], self.input_size)
-        if input.dim() == 2:
-            if lengths is not None:
-                raise ValueError(
-                    "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
-                )
-            states = self._checked(states, reset, None, names, input)
-            reset = None if reset is None else reset.unsqueeze(1)
-            output, hy, cy, cells = self._call(
-                input.unsqueeze(1), states, weights, None, None, reset, None, return_cells
-            )
-            cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
-            return output.squeeze(1), hy.squeeze(1), cy, cells
-        batch = input.size(0 if self.batch_first else 1)
-        states = self._checked(states, reset, batch, names, input)
-        if self.batch_first:
-            input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-        if lengths is not None:
-            lengths = checked_lengths(lengths, batch, input)
-        output, hy, cy, cells = self._call(input, states, weights, None, lengths, reset, None, return_cells)
-        if self.batch_first:
-            output, cells = output.transpose(0, 1), cells.transpose(0, 1) if return_cells else cells
-        return output, hy, cy, cells
-
-    def _checked(
-        self, states: States, reset: Tensor | None, batch: int | None, names: Sequence[str], input: Tensor
-    ) -> States:
-        """The states as (L D, N, ...), after a check of them and of reset, too."""
-        if reset is not None:
-            check_reset(reset, input)
-        elif states[2] is not None or states[3] is not None:
-            raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
-        count = self.num_layers * (2 if self.bidirectional else 1)
-        checked: list[Tensor | None] = []
-        for place, state in enumerate(states):  # without a generator, which takes as long as the checks
-            if state is not None:
-                size = self.hidden_size if place % 2 else self.proj_size or self.hidden_size
-                state = checked_state(state, names[place], count, size, batch, input)
-            checked.append(state)
-        return tuple(checked)
-
-    def _call(
-        self,
-        input: Tensor,
-        states: States,
-        weights: list[Tensor],
-        batch_sizes: Tensor | None,
-        lengths: Tensor | None,
-        reset: Tensor | None,
-        max_batch: int | None,
-        return_cells: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        batch = input.size(1) if max_batch is None else max_batch
-        masks: tuple[Tensor | None, ...] = ()
-        zoneout, mask_kinds = 0.0, 0
-        if reset is not None and reset.numel() == 0:
-            reset, states = None, (*states[:2], None, None)
-        is_torchs = lengths is None and reset is None and not return_cells  # torch.nn has such calls
-        if uses_masks(self):
-            zoneout, mask_kinds = mask_configuration(self)
-        mode = operator_mode(self)
-        dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        config = configuration(self, mode, dropout, return_cells, reset is not None, zoneout, mask_kinds)
-        is_half = input.is_cpu and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
-        if is_torchs and is_half and not uses_masks(self):
-            results = run_torchs(self, input, states[0], states[1], weights, batch_sizes)
+        if _undisturbed():
+            calls = self._calls
+            if calls is None:
+                results = self._make_calls_and_run(input, states, lengths, reset, return_cells)
+            else:
+                results = calls.run(self, input, states, lengths, reset, return_cells)
             if results is not None:
                 return results
-        if mode != self.mode:
-            weights = gru_weights(weights, self.hidden_size, self.heads)
-        seed = draw_seed(input.device, 2) if dropout > 0 else None
-        if uses_masks(self):
-            masks = draw_masks(self, input, batch)
-            trains = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights))
-            if isinstance(self, LSTM) and not are_in_kernels(config, input, batch, lengths, trains):
-                return run_masked_lstm(self, input, states, batch_sizes, lengths, reset, masks, return_cells)
-        if reset is None or resets_in_kernels(config, input, batch):
-            rest = (batch_sizes, lengths, reset, masks, seed, max_batch, config)
-            results = _compute(input, states, weights, rest)
-            return results if mode == self.mode else in_types_of_rnn(results, input)
+        return run_checked(self, input, states, lengths, reset, names, return_cells)
 
-        def call_segments(
-            data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int
-        ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            return _compute(data, (hx, cx, None, None), weights, (sizes, None, None, of_pieces, seed, batch, whole))
-
-        whole = config._replace(has_reset=False)
-        pieces = cut(reset, batch_sizes, lengths)
-        of_pieces = pieces.cut_masks(*masks) if masks else ()
-        directions = 2 if self.bidirectional else 1
-        return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
-
-
-def _compute(
-    input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """call(). States, hx, cx and those of reset_hx, are (L D, N, H), as is the recurrent mask; of each the operator has
-    one for every head."""
-    config = rest[-1]
-    heads = config.heads
-    if heads == 1 and not config.has_reset:
-        return call(input, states[0], states[1], weights, *rest)
-    if heads > 1:
-        batch_sizes, lengths, reset, masks, *others = rest
-        *states, recurrent = [
-            None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
-            for state in (*states, masks[1] if masks else None)
-        ]
-        rest = (batch_sizes, lengths, reset, (masks[0], recurrent) if masks else (), *others)
-    hx, cx, *at_reset = states
-    if config.has_reset:
-        hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
-    output, hy, cy, cells = call(input, hx, cx, weights, *rest)
-    if heads > 1:
-        hy, cy = (
-            state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
-            for state in (hy, cy)
-        )
-    return output, hy, cy, cells
-
-
-def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor | None:
-    """The two as the operator takes them, in one."""
-    if at_reset is None:
-        return state
-    return torch.stack([torch.zeros_like(at_reset) if state is None else state, at_reset])
+    def _make_calls_and_run(self, *arguments: Any) -> Any:
+        calls = self.__dict__["_calls"] = ModuleCalls.of(self)
+        return None if calls is None else calls.run(self, *arguments)
 
 
 class _SingleState(_Recurrent):

@@ -124,6 +124,46 @@ void bind_decode(py::module_& module) {
                }
                check(status, handle.get());
              });
+  py::class_<prnnStreamLayers_t>(module, "StreamLayers", "prnnStreamLayers_t.")
+      .def(py::init([](int dtype, int mode, int64_t layers, int64_t input, int64_t hidden, int64_t projection) {
+        return prnnStreamLayers_t{
+            static_cast<prnnDataType_t>(dtype), static_cast<prnnRNNMode_t>(mode), layers, input, hidden, projection};
+      }));
+  module.def("stream_layers_prepared_size", [](const Handle& handle, const prnnStreamLayers_t& layers) {
+    size_t size = 0;
+    check(prnnGetStreamLayersPreparedSize(handle.get(), &layers, &size), handle.get());
+    return size;
+  });
+  module.def(
+      "stream_layers_prepare", [](const Handle& handle, const prnnStreamLayers_t& layers,
+                                  const std::vector<std::array<Address, 5>>& addresses, Address prepared, size_t size) {
+        if (static_cast<int64_t>(addresses.size()) != layers.layers)
+          throw py::value_error("weights must be those of every layer");
+        std::vector<prnnStreamLayerWeights_t> weights;
+        for (const auto& a : addresses) {
+          weights.push_back({pointer(a[0]), pointer(a[1]), pointer(a[2]), pointer(a[3]), pointer(a[4])});
+        }
+        check(prnnPrepareStreamLayers(handle.get(), &layers, weights.data(), pointer(prepared), size), handle.get());
+      });
+  module.def("stream_layers_workspace_size",
+             [](const Handle& handle, const prnnStreamLayers_t& layers, int64_t batch, int64_t frames) {
+               size_t size = 0;
+               check(prnnGetStreamLayersWorkspaceSize(handle.get(), &layers, batch, frames, &size), handle.get());
+               return size;
+             });
+  // arrays: x, lengths, slots, h, c and y.
+  module.def("stream_layers_run",
+             [](const Handle& handle, const prnnStreamLayers_t& layers, Address prepared, int64_t batch, int64_t frames,
+                const std::array<Address, 6>& a, Address workspace, size_t size) {
+               prnnStatus_t status;
+               {
+                 py::gil_scoped_release release;
+                 status = prnnRunStreamLayers(handle.get(), &layers, pointer(prepared), batch, frames, pointer(a[0]),
+                                              pointer<int>(a[1]), pointer<int>(a[2]), pointer(a[3]), pointer(a[4]),
+                                              pointer(a[5]), pointer(workspace), size);
+               }
+               check(status, handle.get());
+             });
 }
 
 }  // namespace prnn_python

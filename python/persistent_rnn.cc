@@ -574,6 +574,9 @@ void bind_persistent_rnn(py::module_& module) {
                         "The sequences of a call: so many in each timestep, and how padded data gets there.")
       .def(py::init<BatchSizes>(), "sizes"_a, "Packed, or padded and all of one length.")
       .def(py::init<std::vector<int64_t>, int>(), "lengths"_a, "steps"_a, "Padded data of so many timesteps.")
+      .def_static(
+          "even", [](int steps, int batch) { return Sequences(BatchSizes(static_cast<size_t>(steps), batch)); },
+          "steps"_a, "batch"_a, "Sequences that all have `steps` timesteps.")
       .def("__len__", &Sequences::steps)
       .def("__getitem__",
            [](const Sequences& sequences, int index) {
@@ -582,6 +585,13 @@ void bind_persistent_rnn(py::module_& module) {
              return sequences.sizes[static_cast<size_t>(place)];
            })
       .def_readonly("sizes", &Sequences::sizes)
+      .def_property_readonly("rows", &Sequences::rows, "Timesteps of all sequences.")
+      .def_property_readonly(
+          "order",
+          [](const Sequences& sequences) {
+            return sequences.order.empty() ? std::nullopt : std::optional<std::vector<int>>(sequences.order);
+          },
+          "Sequences of padded data from long to short; None: as they lie.")
       .def_property_readonly("batch", &Sequences::batch)
       .def_property_readonly("is_padded", &Sequences::is_padded, "Whether a sequence is shorter than the data.")
       .def_property_readonly("lengths", &Sequences::lengths);

@@ -43,14 +43,16 @@ def get_requires_for_build_wheel(config_settings=None):
 get_requires_for_build_editable = get_requires_for_build_wheel
 
 
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None, names_device=False):
+    """names_device: a build without CUDA code has the version 0.1.0+cpu, as PyTorch names its own."""
     _run_scons(config_settings)
     pythons = _pythons(config_settings)
     extensions = [f"_C{python.suffix}" for python in pythons]
     names = [name for name in _files("prnn") if name.suffix in (".py", ".pyi", ".typed") or name.name in extensions]
     names += sorted(ROOT.glob("prnn/lib/*.so*"))
     contents = {str(name.relative_to(ROOT)): name.read_bytes() for name in names}
-    return _write_wheel(wheel_directory, contents, pythons)
+    is_cpu = not any(b".nv_fatbin" in contents[name] for name in contents if name.startswith("prnn/lib/libprnn.so"))
+    return _write_wheel(wheel_directory, contents, pythons, "+cpu" if names_device and is_cpu else "")
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
@@ -100,14 +102,14 @@ def _files(part):
     return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
-def _metadata():
+def _metadata(local=""):
     if sys.version_info < (3, 11):  # noqa: UP036  # which pip does not look at before it asks for the metadata
         raise SystemExit(f"prnn requires Python >= 3.11; this is {sys.version.split()[0]}")
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     metadata = pyproject_metadata.StandardMetadata.from_pyproject(project, ROOT)
-    metadata.version = packaging.version.Version(read_version())
+    metadata.version = packaging.version.Version(read_version() + local)
     metadata.dynamic = []
     return metadata
 
@@ -124,8 +126,8 @@ def _wheel_tags(pythons):
     return [f"{one.version}-{one.abi if len(pythons) == 1 else 'none'}-{platform}" for one in pythons]
 
 
-def _dist_info(pythons):
-    metadata = _metadata()
+def _dist_info(pythons, local=""):
+    metadata = _metadata(local)
     top = f"prnn-{metadata.version}.dist-info"
     scripts = "".join(f"{name} = {target}\n" for name, target in metadata.scripts.items())
     tags = "".join(f"Tag: {tag}\n" for tag in _wheel_tags(pythons))
@@ -138,13 +140,13 @@ def _dist_info(pythons):
     }
 
 
-def _write_wheel(directory, files, pythons):
-    files = {**files, **_dist_info(pythons)}
+def _write_wheel(directory, files, pythons, local=""):
+    files = {**files, **_dist_info(pythons, local)}
     record = ""
     for name, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         record += f"{name},sha256={digest},{len(content)}\n"
-    top = f"prnn-{read_version()}"
+    top = f"prnn-{read_version()}{local}"
     files[f"{top}.dist-info/RECORD"] = (record + f"{top}.dist-info/RECORD,,\n").encode()
     versions, rest = ".".join(one.version for one in pythons), _wheel_tags(pythons)[0].partition("-")[2]
     wheel = f"{top}-{versions}-{rest}.whl"

@@ -5,7 +5,8 @@
 With --glibc it runs on that one and newer ones, whatever this machine has: it is linked with stubs (glibc_stubs.py).
 With pythons=A,B it has an extension for each of these Pythons. auditwheel names the wheel by the oldest glibc that the
 symbols in its libraries are of, and adds libgomp, which older torch wheels have under a name of their own. The CUDA
-runtime is linked in; cuBLAS and cuDNN are loaded at run time, from torch's own packages.
+runtime is linked in; cuBLAS and cuDNN are loaded at run time, from torch's own packages. A wheel without CUDA
+code has the version 0.1.0+cpu.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def _folder_of_libgomp():
 def build(output, settings, search=None):
     """Puts the wheel into a folder and returns its path. search: a folder in which auditwheel looks for libraries."""
     with tempfile.TemporaryDirectory() as folder:
-        wheel = pathlib.Path(folder, pep517.build_wheel(folder, settings))
+        wheel = pathlib.Path(folder, pep517.build_wheel(folder, settings, names_device=True))
         excluded = [f"--exclude={name}" for name in NOT_ADDED]
         command = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", f"{folder}/repaired", *excluded, wheel]
         environment = os.environ | ({"LD_LIBRARY_PATH": str(search)} if search else {})

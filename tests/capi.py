@@ -18,6 +18,7 @@ HEADERS = [
     for name in (
         "prnn_types.h",
         "persistent_rnn.h",
+        "prnn_call.h",
         "prnn_layer_norm_lstm.h",
         "prnn_losses.h",
         "prnn_decode.h",
@@ -45,7 +46,7 @@ VALUE_TYPES = {
 def parameter_type(text: str) -> Any:
     """The ctypes type of a C type: opaque objects and arrays are addresses, enumerations int."""
     text = text.replace("const", "").strip()
-    if "*" in text or "[" in text or re.fullmatch(r"prnn(Handle|Stream|\w+Descriptor)_t", text):
+    if "*" in text or "[" in text or re.fullmatch(r"prnn(Handle|Stream|RNNCall|\w+Descriptor)_t", text):
         return ctypes.c_void_p
     return VALUE_TYPES.get(text, ctypes.c_int)
 

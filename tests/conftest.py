@@ -57,6 +57,20 @@ def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collec
     return Module.from_parent(parent, path=module_path)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also the tests with the mark `full`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what has the mark `full`, but for a test by its name."""
+    if config.getoption("full") or any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
     random.seed(0)

@@ -87,6 +87,22 @@ class Outputs(ctypes.Structure):
     _fields_ = _pointers("symbols", "counts", "frames", "durations", "logProbs", "confidences", "scores")
 
 
+class Layers(ctypes.Structure):
+    """prnnStreamLayers_t."""
+
+    _fields_ = (
+        ("dataType", ctypes.c_int),
+        ("mode", ctypes.c_int),
+        *((name, ctypes.c_int64) for name in ("layers", "inputSize", "hiddenSize", "projectionSize")),
+    )
+
+
+class LayerWeights(ctypes.Structure):
+    """prnnStreamLayerWeights_t."""
+
+    _fields_ = _pointers("input", "recurrent", "inputBias", "recurrentBias", "projection")
+
+
 class DecodeCase:
     """A model. Its tensors may be changed before the first search."""
 

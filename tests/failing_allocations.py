@@ -288,6 +288,49 @@ def check_search() -> None:
             )
 
 
+def check_stream_layers() -> None:
+    """Of more streams than one thread takes."""
+    batch, frames, hidden = 20, 5, 24
+    handle, size = capi.cpu_handle(), ctypes.c_size_t()
+    layers = decode_case.Layers(capi.FLOAT, 2, 2, hidden, hidden, 0)
+    common = {"handle": handle.pointer, "layers": ctypes.byref(layers)}
+    counts = {"batch": batch, "maxFrames": frames}
+    capi.check("GetStreamLayersPreparedSize", **common, sizeInBytes=ctypes.byref(size))
+    prepared = torch.zeros(size.value, dtype=torch.uint8)
+    capi.check("GetStreamLayersWorkspaceSize", **common, **counts, sizeInBytes=ctypes.byref(size))
+    workspace = torch.zeros(size.value, dtype=torch.uint8)
+    matrix, bias = torch.randn(4 * hidden, hidden), torch.randn(4 * hidden)
+    own = decode_case.LayerWeights(*(tensor.data_ptr() for tensor in (matrix, matrix, bias, bias)))
+    weights = (decode_case.LayerWeights * 2)(own, own)
+    x, y = (torch.randn(batch, frames, hidden) for _ in range(2))
+    h, c = (torch.zeros(batch, 2, hidden) for _ in range(2))
+    data = {name: tensor.data_ptr() for name, tensor in (("x", x), ("h", h), ("c", c), ("y", y))}
+    calls: dict[str, dict[str, Any]] = {
+        "GetStreamLayersPreparedSize": {"sizeInBytes": ctypes.byref(size)},
+        "PrepareStreamLayers": {
+            "weights": weights,
+            "prepared": prepared.data_ptr(),
+            "preparedSizeInBytes": len(prepared),
+        },
+        "GetStreamLayersWorkspaceSize": {**counts, "sizeInBytes": ctypes.byref(size)},
+        "RunStreamLayers": {
+            **counts,
+            **data,
+            "prepared": prepared.data_ptr(),
+            "lengths": None,
+            "slots": capi.ints(list(range(batch))),
+            "workspace": workspace.data_ptr(),
+            "workspaceSizeInBytes": len(workspace),
+        },
+    }
+    for name, arguments in calls.items():
+        each_allocation_fails(
+            name,
+            lambda name=name, arguments=arguments: capi.call(name, **common, **arguments),
+            lambda: bytes_of(size, prepared, y, h, c),
+        )
+
+
 def check_copies() -> None:
     handle = capi.cpu_handle()
     values, out = torch.randn(3), torch.zeros(3)
@@ -309,7 +352,8 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     torch.set_num_threads(2)
     parts = {"layers": check_layers, "around": check_around_layers, "objects": check_objects, "losses": check_losses}
-    parts |= {"layer_norm": check_layer_norm, "search": check_search, "copies": check_copies}
+    parts |= {"layer_norm": check_layer_norm, "search": check_search, "streams": check_stream_layers}
+    parts |= {"copies": check_copies}
     for name in sys.argv[1:]:
         parts[name]()
     print("called:", *sorted(called))

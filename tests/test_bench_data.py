@@ -1,5 +1,6 @@
 """prnn bench data: it measures, on a corpus of its own and on others."""
 
+import json
 import re
 from pathlib import Path
 
@@ -14,14 +15,34 @@ SMALL += ["--batch-size", "2", "--accelerator", "cpu"]
 
 
 @pytest.mark.parametrize("where", ["workers", "device"])
-def test_on_noise(capsys: pytest.CaptureFixture[str], where: str) -> None:
-    assert main(["bench", "data", "--files", "3", *SMALL, "--features-on", where, "--workers", "1"]) == 0
+def test_on_noise(capsys: pytest.CaptureFixture[str], tmp_path: Path, where: str) -> None:
+    written = tmp_path / "data.json"
+    command = [
+        "bench",
+        "data",
+        "--files",
+        "3",
+        *SMALL,
+        "--features-on",
+        where,
+        "--workers",
+        "1",
+        "--json",
+        str(written),
+    ]
+    assert main(command) == 0
     output = capsys.readouterr().out
     hours = re.search(r"^batches alone: [\d.]+ ms each, ([\d.]+) hours of audio a second$", output, re.MULTILINE)
     assert hours
     assert float(hours[1]) > 0
     assert re.search(r"^a step on batches that are there: [\d.]+ ms$", output, re.MULTILINE)
-    assert re.search(r"^the program waits for batches [\d.]+ % of the time$", output, re.MULTILINE)
+    waiting = re.search(r"^the program waits for batches ([\d.]+) % of the time$", output, re.MULTILINE)
+    assert waiting
+    (row,) = json.loads(written.read_text())["rows"]
+    assert f"{row['hours_of_audio_a_second']:.3f}" == hours[1]
+    assert f"{row['waiting_percent']:.1f}" == waiting[1]
+    assert row["step_ms"] > 0
+    assert row["reading_ms_a_second"] > 0
 
 
 PARTS = ["reading and decoding", "resampling", "changes of speed, noise, rooms", "features", "masks, padding, sending"]

@@ -1,12 +1,15 @@
 """prnn bench decode: rows of both searches, with the symbols of the rate that was asked for."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
+from prnn.asr import compute_features
 from prnn.bench.decode import main
+from prnn.bench.decode_streams import RATE, model_of, recording
 
 
 @pytest.mark.parametrize("options", [[], ["--tdt"], ["--predictor", "stateless"]])
@@ -21,6 +24,47 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[
         assert row["symbols"] == other["symbols"]
         assert 1 <= row["symbols"] <= 60
         assert row["us_a_symbol"] > 0
+
+
+STREAMS = ["--encoder-layers", "1", "--encoder-hidden", "16", "--classes", "20", "--hidden", "16", "--joiner", "16"]
+
+
+@pytest.mark.parametrize("options", [[], ["--tdt"], ["--predictor", "stateless", "--sherpa"]])
+def test_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    """As many symbols as the whole recordings have, in chunks of both lengths, and times that fit each other."""
+    path = tmp_path / "rows.json"
+    command = ["--streams", "1", "3", "--chunk-ms", "160", "300", "--seconds", "0.01", *STREAMS, *options]
+    main([*command, "--json", str(path)], "cpu")
+    rows = json.loads(path.read_text())["rows"]
+    ways = ["prnn", "sherpa-onnx"] if "--sherpa" in options else ["prnn"]
+    expected = [(n, chunk, way) for n in (1, 3) for chunk in (160, 300) for way in ways]
+    assert [(row["streams"], row["chunk_ms"], row["search"]) for row in rows] == expected
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(rows)
+    most = 1 if "--sherpa" in options else 8
+    arguments = Namespace(
+        classes=20, encoder_layers=1, encoder_hidden=16, encoder_projection=0, hidden=16, joiner=16, rate=0.3, layers=1,
+        predictor="stateless" if most == 1 else "lstm", tdt="--tdt" in options,
+    )  # fmt: skip
+    model = model_of(arguments, most)
+    features = [compute_features(recording(seed), RATE) for seed in range(3)]
+    symbols = [len(model.greedy_search(one[None], max_symbols=most)[0].tokens) for one in features]
+    assert symbols[0] > 20
+    for row in rows:
+        if row["search"] == "prnn":
+            assert row["symbols"] == sum(symbols[: row["streams"]])
+        else:  # which decodes silence after the recording
+            assert abs(row["symbols"] - sum(symbols[: row["streams"]])) <= 20 * row["streams"]
+        assert 0 < row["ms"] <= row["p99_ms"]
+        assert row["audio_s_per_s"] == pytest.approx(row["streams"] * row["chunk_ms"] / row["ms"], rel=0.05, abs=1)
+
+
+@pytest.mark.parametrize(
+    "options", [["--sherpa"], ["--streams", "1", "--sherpa"], ["--streams", "1", "--dtype", "float16"]]
+)
+def test_streams_that_cannot_be_measured(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(options, "cpu")
+    assert "--streams" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

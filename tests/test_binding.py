@@ -165,12 +165,18 @@ def test_other_threads_run_during_a_call() -> None:
     x, w, y = torch.zeros(2400, 64).double(), torch.zeros(rnn.params_size()).double(), torch.zeros(2400, 256).double()
     workspace = space(rnn.workspace_size(handle, sizes))
     arguments = [x.data_ptr(), 0, 0, w.data_ptr(), y.data_ptr(), 0, 0, workspace.data_ptr(), workspace.numel(), 0, 0]
-    thread = threading.Thread(target=lambda: rnn.forward(handle, sizes, *arguments))
-    start = last = time.perf_counter()
-    longest_pause = 0.0
-    thread.start()
-    while thread.is_alive():
-        now = time.perf_counter()
-        longest_pause, last = max(longest_pause, now - last), now
-    thread.join()
-    assert longest_pause < 0.5 * (time.perf_counter() - start)
+
+    def longest_pause() -> float:
+        """Of this thread, as a share of another one's call."""
+        thread = threading.Thread(target=lambda: rnn.forward(handle, sizes, *arguments))
+        start = last = time.perf_counter()
+        longest = 0.0
+        thread.start()
+        while thread.is_alive():
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+        thread.join()
+        return longest / (time.perf_counter() - start)
+
+    # A busy machine may keep this thread from running during a call, but not during all of them.
+    assert any(longest_pause() < 0.5 for _ in range(20))

@@ -330,6 +330,7 @@ def test_resident_kernels_use_no_local_memory() -> None:
 OTHER_ARCHITECTURES = [["80", "86", "89"], ["100", "120"]]
 
 
+@pytest.mark.full
 @needs_nvcc
 @pytest.mark.parametrize("archs", OTHER_ARCHITECTURES, ids="-".join)
 def test_every_engine_compiles_for(archs: list[str], tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from test_compat_install import WHOLE
 import prnn.compat
 from prnn.cli import main
 from prnn.commands import run
-from prnn.compat import _count, transformers
+from prnn.compat import _count, nemo, transformers
 from prnn.compat.startup import sitecustomize
 
 FUNCTIONAL = "def rnnt_loss(*_, **__): raise AssertionError\nforced_align = rnnt_loss\n"
@@ -84,5 +84,6 @@ def test_tables_agree() -> None:
     known = (*prnn.compat._WHOLE, *prnn.compat._PARTS)
     assert sorted(known) == sorted(run._PACKAGES) == sorted((*sitecustomize.WHOLE, *sitecustomize.MODULES))
     assert sorted(sitecustomize.WHOLE) == sorted(WHOLE)
-    assert sitecustomize.MODULES["transformers"] == transformers._TRIGGERS
+    assert sitecustomize.MODULES["transformers"] == transformers.TRIGGERS
+    assert sitecustomize.MODULES["nemo"] == nemo.TRIGGERS
     assert all(hasattr(prnn, name) for name in _count.NAMES)

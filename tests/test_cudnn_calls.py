@@ -15,6 +15,7 @@ SOURCES = [
     *(
         "src/core/descriptors.cc",
         "src/core/enums.cc",
+        "src/core/last_error.cc",
         "src/core/status.cc",
         "src/rnn/layout.cc",
         "tests/c/cudnn_calls.cc",

@@ -324,6 +324,6 @@ def test_without_onnx(tmp_path: Path, checkpoint: Path) -> None:
         "import sys; sys.modules['onnx'] = None; from prnn.cli import main; "
         f"sys.exit(main(['export', {str(checkpoint)!r}, {str(tmp_path / 'out')!r}]))"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr == "prnn: the package onnx is not installed; pip install onnx brings it\n"

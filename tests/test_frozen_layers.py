@@ -3,20 +3,19 @@
 import copy
 import ctypes
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import capi
 import pytest
 import torch
-from nn_pairs import CELLS, flat, make, make_states, train_step
+from nn_pairs import CELLS, flat, is_run, make, make_states, train_step
 from reference import rnn as reference
 from rnn_case import RnnCase, dropout_descriptor
 from test_rnn_extras import ExtrasCase
 from torch import Tensor
 
 import prnn
-from prnn._ops import _rnn_kernels
+from prnn._ops._call import Call
 from prnn._ops._layer import Config, layer
 from prnn._ops.rnn import MODES
 
@@ -59,15 +58,14 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Frozen layers of each call of the kernels."""
     calls: list[int] = []
 
-    def spied(run: Callable[..., Any]) -> Callable[..., Any]:
-        def spy(stack: Any, *arguments: Any) -> Any:
-            calls.append(stack.config.frozen_layers)
-            return run(stack, *arguments)
+    forward = Call.forward
 
-        return spy
+    def spy(call: Call, sequences: Any, *arguments: Any) -> Any:
+        if is_run(call, sequences):
+            calls.append(call.stack.config.frozen_layers)
+        return forward(call, sequences, *arguments)
 
-    for name in ("_run_forward", "forward_plain"):
-        monkeypatch.setattr(_rnn_kernels, name, spied(getattr(_rnn_kernels, name)))
+    monkeypatch.setattr(Call, "forward", spy)
     return calls
 
 
@@ -219,7 +217,7 @@ def test_weights_of_operators_lie_as_they_may() -> None:
 
     def count(sizes: list[int], *trained: int) -> int:
         weights = [torch.zeros(size, requires_grad=place in trained) for place, size in enumerate(sizes)]
-        return stack.without_frozen(weights).frozen_layers
+        return stack.frozen_layers(weights)
 
     assert count([sum(sizes)], 0) == 0
     assert [count(sizes, place) for place in range(6)] == [0, 1, 2, 0, 1, 2]

@@ -257,7 +257,7 @@ for rate, bins, shift, length, high in itertools.product(*corners):
     features = compute_features(samples, rate, FeatureConfig(rate, bins, shift, length, high))
     assert features.shape[1] == bins and bool(features.isfinite().all()), (rate, bins, shift, length, high)
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-1000:]
 
 

@@ -297,7 +297,7 @@ def test_a_disk_that_is_full_is_a_sentence(manifest: Path, tmp_path: Path) -> No
     # Python would leave the first 20 kB of modules that it compiles, for others to stumble over.
     result = subprocess.run(
         [sys.executable, "-m", "prnn", *command.split()],
-        capture_output=True, text=True, timeout=120, check=False, preexec_fn=limited,
+        capture_output=True, text=True, check=False, preexec_fn=limited,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert result.stderr == f"prnn: {tmp_path / 'out' / 'last.ckpt'}: file too large\n"

@@ -21,7 +21,7 @@ FORWARD, FORWARD_IO = "rnn/cuda/wgmma/multicast_forward.cuh", "rnn/cuda/wgmma/mu
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(tmp_path_factory.mktemp("kernels_on_cpu"))
+    return Builder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +31,21 @@ def program(builder: Builder) -> pathlib.Path:
 
 @pytest.mark.parametrize(
     ("kind", "cell", "hidden", "batches", "more"),
-    [
-        ("half", "gru", 512, "5,5,5,5", {}),  # sums change places often
-        ("half", "gru", 512, "30,9,9", {"resets": 1, "reverse": 1}),
-        ("half", "gru", 640, "3,3,3", {}),  # the last set of blocks is alone
-        ("bfloat16", "gru", 1024, "66,2", {}),  # more states than the ring has room for
-        ("bfloat16", "lstm", 512, "60,33,9", {"resets": 1}),
-        ("bfloat16", "lstm", 768, "34,2", {}),  # weights beyond the registers
-        ("tf32", "lstm", 512, "60,33,9", {"resets": 1}),
-        ("tf32", "gru", 512, "61,33,9", {"resets": 1, "reverse": 1}),
-        ("tf32", "gru", 512, "45,45,45", {"replicas": 2}),
-        ("tf32", "lstm", 512, "13", {"resets": 1}),  # of one timestep
-    ],
+    build.first_of_each(
+        lambda kind, cell, *_: (kind, cell),
+        [
+            ("half", "gru", 512, "5,5,5,5", {}),  # sums change places often
+            ("half", "gru", 512, "30,9,9", {"resets": 1, "reverse": 1}),
+            ("half", "gru", 640, "3,3,3", {}),  # the last set of blocks is alone
+            ("bfloat16", "gru", 1024, "66,2", {}),  # more states than the ring has room for
+            ("bfloat16", "lstm", 512, "60,33,9", {"resets": 1}),
+            ("bfloat16", "lstm", 768, "34,2", {}),  # weights beyond the registers
+            ("tf32", "lstm", 512, "60,33,9", {"resets": 1}),
+            ("tf32", "gru", 512, "61,33,9", {"resets": 1, "reverse": 1}),
+            ("tf32", "gru", 512, "45,45,45", {"replicas": 2}),
+            ("tf32", "lstm", 512, "13", {"resets": 1}),  # of one timestep
+        ],
+    ),
 )
 def test_a_layer(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:
     tolerance = TOLERANCE[kind]

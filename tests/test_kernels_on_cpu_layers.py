@@ -125,7 +125,7 @@ def run(program: pathlib.Path, name: str, hidden: int, batches: str, more: dict[
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(tmp_path_factory.mktemp("kernels_on_cpu"))
+    return Builder(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +133,16 @@ def program(builder: Builder) -> pathlib.Path:
     return builder.run_layer("layers", set().union(*map(kernels_of, CASES)))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_layer(program: pathlib.Path, name: str) -> None:
-    for hidden, batches, more in CASES[name][-1]:
-        for seed in (1, 2):
-            run(program, name, hidden, batches, {"seed": seed} | more)
+@pytest.mark.parametrize(
+    ("name", "layer", "seed"),
+    build.first_of_each(
+        lambda name, *_: name,
+        [(name, layer, seed) for name in CASES for layer in range(len(CASES[name][-1])) for seed in (1, 2)],
+    ),
+)
+def test_a_layer(program: pathlib.Path, name: str, layer: int, seed: int) -> None:
+    hidden, batches, more = CASES[name][-1][layer]
+    run(program, name, hidden, batches, {"seed": seed} | more)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ NAMES = {"costs", "blanks", "labels", "best", "path"}
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(
-        tmp_path_factory.mktemp("kernels_on_cpu"), ("-fsanitize=undefined", "-fno-sanitize-recover=undefined")
-    )
+    return Builder(tmp_path_factory, "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from masked_layer_case import (
 from test_rnn_cuda import why_not
 
 import prnn
+from prnn import _options
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -40,7 +41,7 @@ def test_batches_of_other_kernels(dtype: torch.dtype, hidden: int, batch: int) -
     for chosen in (None, True):
         with pytest.MonkeyPatch.context() as patch:
             if chosen is not None:
-                patch.setattr(prnn.nn, "are_in_kernels", lambda *_: True)
+                patch.setattr(_options, "are_in_kernels", lambda *_: True)
             torch.manual_seed(3)
             output, _ = module(x)
             found.append((output, *torch.autograd.grad(output.float().sin().sum(), [x, *module.parameters()])))

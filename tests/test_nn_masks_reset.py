@@ -13,6 +13,7 @@ from test_nn_state_masks import MASKED as OF_GRU_AND_RNN
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
+from prnn import _options
 from prnn._ops import _segments
 from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._ops._segments import resets_in_compiled_kernels
@@ -220,7 +221,7 @@ def test_cut_sequences_are_what_the_kernels_do(
     for given, options in ((input, {"reset": reset, "lengths": lengths}), (packed, {"reset": flags.data})):
         found = []
         for in_kernels in (True, False):
-            monkeypatch.setattr(prnn.nn, "resets_in_kernels", lambda *_, served=in_kernels: served)
+            monkeypatch.setattr(_options, "resets_in_kernels", lambda *_, served=in_kernels: served)
             torch.manual_seed(6)
             output, h = module(given, **options)
             output = output if given is input else output.data
@@ -278,7 +279,7 @@ def test_compiles(make: Callable[..., Any], training: bool) -> None:
 
 
 def test_an_lstm_breaks_the_graph_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prnn.nn, "are_in_kernels", lambda *_: False)
+    monkeypatch.setattr(_options, "are_in_kernels", lambda *_: False)
     torch.compiler.reset()
     module = LSTM(3, 4, **BOTH)
     compiled = torch.compile(module, backend="eager")

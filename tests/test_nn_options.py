@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import prnn
+from prnn import _options
 
 # The forget gate's bias
 
@@ -165,7 +166,7 @@ def test_cut_sequences_are_what_the_kernels_do(
     results = []
     for reset_hx in (None, make_states(module, batch)):
         for in_kernels in (True, False):
-            monkeypatch.setattr(prnn.nn, "resets_in_kernels", lambda *_, served=in_kernels: served)
+            monkeypatch.setattr(_options, "resets_in_kernels", lambda *_, served=in_kernels: served)
             given = {f"given{index}": each for index, each in enumerate(flat(reset_hx or ()))}
             leaves = dict(module.named_parameters()) | given
             results.append(train_step(module, leaves, x, states, **arguments, reset_hx=reset_hx))
@@ -177,7 +178,7 @@ def test_cut_sequences_are_what_the_kernels_do(
 def test_lengths_of_sequences_that_are_cut(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     module, x, reset = prnn.nn.GRU(3, 5), torch.randn(7, 2, 3), torch.zeros(7, 2, dtype=torch.bool)
     for in_kernels in (True, False):
-        monkeypatch.setattr(prnn.nn, "resets_in_kernels", lambda *_, served=in_kernels: served)
+        monkeypatch.setattr(_options, "resets_in_kernels", lambda *_, served=in_kernels: served)
         with pytest.raises(ValueError, match=rf"^lengths\[1\] is {length}; it must lie between 1 and the 7 timesteps"):
             module(x, lengths=[3, length], reset=reset)
 

@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 import prnn
 from prnn._ops import rnn as rnn_ops
+from prnn._ops._call import Call
+from prnn._ops._layer import Layer
 from prnn._ops.rnn import MODES
 
 LENGTHS = [2, 5, 1]
@@ -316,15 +318,14 @@ def test_export() -> None:
 
 
 def test_autocast_keeps_no_more_than_the_library_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes through the dispatcher, but nothing is traced."""
-    forward, kept = prnn._ops._rnn_kernels.forward, []
+    forward, kept = Call.forward, []
 
     def record(*arguments: Any) -> Any:
         results = forward(*arguments)
         kept.append(results[3].numel())
         return results
 
-    monkeypatch.setattr(prnn._ops._rnn_kernels, "forward", record)
+    monkeypatch.setattr(Call, "forward", record)
     module, x = prnn.nn.LSTM(3, 4), torch.randn(5, 2, 3)
     module(x, reset=torch.zeros(5, 2, dtype=torch.bool))[0].sum().backward()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -524,7 +525,7 @@ def test_plain_calls_do_without_the_dispatcher(cell: str, layout: str, monkeypat
     assert_same(train_step(module, parameters, input, states, **options), expected)
     with torch.no_grad():
         module(input, states, **options)
-    with pytest.raises(AssertionError, match="the dispatcher"), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
         module(input, states, **options)
 
 
@@ -534,14 +535,14 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
 ) -> None:
     """As cuDNN's, which its backward pass overwrites: later passes run forward again, with the same masks."""
     monkeypatch.setattr(prnn._ops._layer.Layer, "spends_reserve", lambda *arguments: True)
-    backward = prnn._ops._rnn_kernels.backward
+    backward = Call.backward
 
     def spend(*arguments: Any) -> Any:
         results = backward(*arguments)
-        arguments[10].data.zero_()  # unseen by autograd, as what the library writes
+        arguments[7].data.zero_()  # unseen by autograd, as what the library writes
         return results
 
-    monkeypatch.setattr(prnn._ops._rnn_kernels, "backward", spend)
+    monkeypatch.setattr(Call, "backward", spend)
     module = prnn.nn.GRU(3, 4, 2, dropout=0.5, zoneout=0.2, recurrent_dropout=0.3, dtype=torch.float64)
     x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
     output = module(x, lengths=lengths)[0]
@@ -555,19 +556,19 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
 
 def test_a_forward_pass_that_runs_again_is_not_cast(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, for a second backward pass; what it saved has been through the autocast of the first."""
-    casts, run = [], rnn_ops._run
+    dtypes, forward = [], Call.forward
 
-    def watched(*inputs: Any) -> Any:
-        casts.append(torch.is_autocast_enabled("cpu"))
-        return run(*inputs)
+    def watched(call: Call, sequences: Any, data: Any, *rest: Any) -> Any:
+        dtypes.append({tensor.dtype for tensor in (data[0], *forward(call, sequences, data, *rest)[:2])})
+        return forward(call, sequences, data, *rest)
 
-    monkeypatch.setattr(rnn_ops, "_run", watched)
-    monkeypatch.setattr(rnn_ops, "_spends_reserve", lambda *_: True)
+    monkeypatch.setattr(Call, "forward", watched)
+    monkeypatch.setattr(Layer, "spends_reserve", lambda *_: True)
     module, x = prnn.nn.GRU(3, 5), torch.randn(4, 2, 3)
     loss = module(x)[0].sum()
     with torch.autocast("cpu"):
         first, second = (torch.autograd.grad(loss, list(module.parameters()), retain_graph=True) for _ in range(2))
-    assert casts == [False]
+    assert dtypes == [{torch.float32}] * 2
     torch.testing.assert_close(second, first, rtol=0, atol=0)
 
 

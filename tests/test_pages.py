@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from prnn.transducer import Transducer, TransducerConfig
 
 PROGRAM = re.compile(r"```python\n(.*?)```\n\n?((?:    [^\n]*\n)*)", re.DOTALL)
 ELSEWHERE = {"own_encoder.md"}  # tests/test_own_encoder.py trains its class
-OWN_PROCESS = {"jax.md", "migration.md"}  # change what is imported, or want a process without torch's threads
+OWN_PROCESS = {"jax.md", "migration.md"}  # whose programs are of processes without torch, or change what is imported
 PAGES = [
     path
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -73,7 +74,8 @@ def test_python(
         capsys.readouterr()
         if page.name in OWN_PROCESS:
             command = [sys.executable, "-c", program]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

@@ -1,8 +1,6 @@
 """prnnQueryRNN, prnnQueryRNNForGPU and prnnGetGPUName: plans without starting anything."""
 
 import ctypes
-import pathlib
-import re
 from typing import Any
 
 import capi
@@ -568,17 +566,6 @@ def test_sizes_of_long_sequences_that_cannot_be_counted() -> None:
     x_desc = capi.tensor([2**24, 8, 1], capi.DOUBLE)
     layer.query(capi.BAD_PARAM, xDesc=x_desc.pointer)
     assert "2130706432 rows of data" in capi.message(layer.handle.pointer)
-
-
-def test_the_cache_of_plans_tells_problems_apart_by_all_that_plans_read() -> None:
-    sources = pathlib.Path(__file__).parent.parent / "src/rnn"
-    members = re.search(r"struct RnnProblem \{(.*?)\n\n", (sources / "problem.h").read_text(), re.DOTALL)
-    names = re.findall(r"(\w+)(?: = [^,;]+|\{\})?[,;]", re.sub("//.*", "", members[1]))
-    plans = "".join(path.read_text() for path in sorted((sources / "plan").glob("*.*")))
-    read = {name for name in names if re.search(rf"\b(?:problem_?|p)\.{name}\b", plans)}
-    assert {"mode", "input", "batch", "backward_plan", "rows", "training"} < read
-    key = re.search(r"PlanKey key_of\((.*?)\n\}", (sources / "cuda/backend.cc").read_text(), re.DOTALL)[1]
-    assert not {name for name in read if f"p.{name}" not in key}
 
 
 def test_why_not_an_engine_that_is_faster() -> None:

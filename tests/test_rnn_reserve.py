@@ -8,13 +8,15 @@ from typing import Any
 import capi
 import pytest
 import torch
+from nn_pairs import is_run
 from reference import rnn as reference
 from rnn_case import DATA_TYPES, RnnCase, dropout_descriptor
 from test_rnn_extras import ExtrasCase, extras_of
 from test_rnn_masks import MasksCase, ResetMasksCase, masks_of
 
 import prnn
-from prnn._ops import _layer, _rnn_kernels
+from prnn._ops import _layer
+from prnn._ops._call import Call, pack_weights
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 GATED = (reference.LSTM, reference.GRU)
@@ -235,9 +237,13 @@ def test_a_retained_graph(
 ) -> None:
     """The second backward pass runs forward again, with the same masks; all compute with the same bits."""
     calls: list[int] = []
-    for name in ("_run_forward", "forward_plain"):
-        run = getattr(_rnn_kernels, name)
-        monkeypatch.setattr(_rnn_kernels, name, lambda *arguments, run=run: (calls.append(1), run(*arguments))[1])
+    forward = Call.forward
+
+    def spy(call: Call, sequences: Any, *rest: Any) -> Any:
+        calls.extend([1] * is_run(call, sequences))
+        return forward(call, sequences, *rest)
+
+    monkeypatch.setattr(Call, "forward", spy)
     module = module_of(cell, layers, **OPTIONS[options])
     dtype = next(module.parameters()).dtype
     x = torch.randn(6, 3, 5, dtype=dtype, requires_grad=True)
@@ -254,12 +260,13 @@ def test_gradients_are_those_of_the_larger_one(
 ) -> None:
     module, sizes = module_of(cell, layers, **OPTIONS[options]), []
     x = torch.randn(6, 3, 5, dtype=next(module.parameters()).dtype, requires_grad=True)
-    spaces = _layer.Layer.spaces
+    spaces = Call._find_spaces
 
-    def larger(self: _layer.Layer, handle: Any, batch_sizes: Any, training: bool) -> tuple[int, int]:
-        workspace, reserve = spaces(self, handle, batch_sizes, training)
-        sizes.append((reserve, self.rnn.reserve_size(handle, batch_sizes)))
-        return workspace, sizes[-1][1]
+    def larger(self: Call, handle: Any, sequences: Any) -> tuple[int, int]:
+        workspace, reserve = spaces(self, handle, sequences)
+        sizes.append((reserve, self.stack.rnn.reserve_size(handle, sequences)))
+        self._spaces = workspace, sizes[-1][1]
+        return self._spaces
 
     def step() -> tuple[torch.Tensor, ...]:
         torch.manual_seed(1)
@@ -267,7 +274,8 @@ def test_gradients_are_those_of_the_larger_one(
         return output.detach(), *gradients(output, [x, *module.parameters()])
 
     small = step()
-    monkeypatch.setattr(_layer.Layer, "spaces", larger)
+    vars(module).pop("_calls", None)
+    monkeypatch.setattr(Call, "_find_spaces", larger)
     assert_equal(small, step())
     is_smaller = [least < kept for least, kept in sizes]
     assert is_smaller
@@ -336,8 +344,10 @@ def test_the_operator_leaves_a_smaller_reserve_space_as_it_is() -> None:
     weights = [p.detach() for p in module_of("LSTM", 2).parameters()]
     config = _layer.Config(stack.mode, 8, 0, 2, False, 0.0, _layer.BACKENDS["best"])
     x, wanted = torch.randn(6, 3, 5), [True, False, False, True]
-    arguments = (x, None, None, weights, None, None, None, (), None, config, True)
-    y, _, _, reserve, _, _ = prnn._ops._rnn_kernels.forward(*arguments)
+    layer = _layer.layer(config, x.dtype, 5, x.device)
+    sequences = prnn._C.Sequences.even(6, 3)
+    packed = pack_weights(weights, layer, x)
+    y, _, _, reserve, _ = Call(layer, sequences, True).forward(sequences, (x, None, None), packed)
     assert reserve is not None
     kept = reserve.clone()
     given = (torch.ones_like(y), None, None, None, x, None, None, weights, None, None, None, None, y, reserve)

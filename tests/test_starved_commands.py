@@ -28,7 +28,7 @@ def run(folder: Path, *options: str, prepare: str = "", files: int = 0) -> subpr
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
     limit = limited if files else None
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
+    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
 
 
 def test_a_process_that_prepares_batches_is_killed(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gru": {"predictor": "gru", "dtype": torch.float32, "frame_stack": 3, "frame_stride": 2},
     "stateless": {"predictor": "stateless", "dtype": torch.float32, "encoder_cell": "gru", "frame_stack": 2},
     "float64": {"predictor": "lstm"},
+    "projected": {"dtype": torch.float32, "encoder_hidden": 37, "encoder_projection": 11, "encoder_layers": 3},
+    "blocks": {"dtype": torch.float32, "encoder_residual": True},
     "tdt": {"predictor": "lstm", "loss": "tdt", "durations": (0, 1, 3)},
     "own": {"predictor": "lstm"},
 }
@@ -54,6 +56,8 @@ def test_streams_come_and_go(kind: str, biased: bool) -> None:
     dtype = model.joiner.output.weight.dtype
     recordings = [torch.randn(below(40), 4, generator=random).to(dtype) for _ in range(12)]
     pool = StreamPool(model, 5, max_symbols=3, bias=bias)
+    assert (pool._layers is None) is (kind == "blocks")
+    assert (pool._resident is None) is (kind == "own")
     waiting, heard, parts, results = list(range(12)), {}, {}, {}
     while waiting or heard:
         while waiting and len(heard) < 5 and below(3):
@@ -141,7 +145,7 @@ def test_chunks_of_one_length_take_the_short_way(stack: int, stride: int, monkey
 
     with torch.no_grad():
         short = run()
-        monkeypatch.setattr(Encoder, "_step_together", lambda *_: None)
+        monkeypatch.setattr(Encoder, "_stacked_together", lambda *_: None)
         for one, other in zip(short, run(), strict=True):
             assert one.dtype == other.dtype
             assert torch.equal(one, other)

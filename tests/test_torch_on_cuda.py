@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from nn_pairs import CELLS, make, make_states, train_step
-from test_eager_calls import look_at_first_calls_in_full
+from test_eager_calls import run_first_calls_by_the_operator
 from test_nn_cuda import CUDA_CELLS, assert_near, graph_of, moved, on_gpu, results_of, why_not
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -29,7 +29,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return operator(*arguments)
 
     monkeypatch.setattr(_torch_on_cuda, "_cudnn_rnn", spy)
-    look_at_first_calls_in_full(monkeypatch)
+    run_first_calls_by_the_operator(monkeypatch)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     return found
 

@@ -14,12 +14,12 @@ from nn_pairs import CELLS, make, make_states
 from torch import Tensor
 
 import prnn
-from prnn import _eager_calls, _torch_on_cuda
-from prnn._eager_calls import CallsOnCuda
+from prnn import _calls, _torch_on_cuda
+from prnn._calls import ModuleCalls
 from prnn._ops import _layer
 from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._own_parameters import own_parameters
-from prnn._torch_on_cuda import TorchsCalls
+from prnn._torch_on_cuda import TorchsCalls, torchs_calls
 
 OPERATORS: dict[int, Callable[..., Any]] = {
     MODES["RNN_TANH"]: torch.rnn_tanh,
@@ -74,16 +74,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     cuda, takes = torch.device("cuda"), _layer._takes_torchs
     monkeypatch.setattr(_layer, "_takes_torchs", lambda *arguments: takes(*arguments[:3], cuda))
     monkeypatch.setattr(_layer._local, "layers", {})
-    monkeypatch.setattr(prnn.nn, "eager_calls", lambda *_: None)
+    monkeypatch.setattr(ModuleCalls, "of", lambda module: None)
     monkeypatch.setattr(_torch_on_cuda, "_cudnn_rnn", found.operator)
     monkeypatch.setattr(
         _torch_on_cuda, "_together", lambda weights, count: torch.cat([w.detach().flatten() for w in weights])
     )
     monkeypatch.setattr(_torch_on_cuda, "_current_stream", lambda index: found.stream)
-    for place in (_eager_calls, _torch_on_cuda):
+    for place in (_calls, _torch_on_cuda):
         monkeypatch.setattr(place, "_is_capturing", lambda: found.is_capturing)
         monkeypatch.setattr(place, "is_benchmark", lambda: found.is_benchmark)
-    monkeypatch.setattr(_eager_calls, "_current_gpu", lambda: -1)
+    monkeypatch.setattr(_calls, "_current_gpu", lambda: -1)
     monkeypatch.setattr(_torch_on_cuda, "_is_enabled", lambda: found.is_enabled)
     monkeypatch.setattr(_torch_on_cuda, "allows_tf32_rnn", lambda: False)
     return found
@@ -98,8 +98,10 @@ def make_ready(module: Any, x: Tensor) -> TorchsCalls:
     """As a first call on a GPU leaves it."""
     parameters = own_parameters(module)
     assert parameters is not None
-    made = CallsOnCuda(module, parameters, x, module._packed_weights(), config_of(module))
-    vars(module)["_eager_calls"] = made
+    made = ModuleCalls(module, module._packed_weights())
+    made.is_gpu = True
+    made.torchs = torchs_calls(module, parameters, x, made.weights, made.config)
+    vars(module)["_calls"] = made
     assert made.torchs is not None
     return made.torchs
 
@@ -284,11 +286,11 @@ def test_a_resident_layers_sizes_are_looked_up_once(machine: Machine, monkeypatc
     calls = make_ready(module, x)
     asked: list[int] = []
 
-    def find(self: Any, handle: object, steps: int, batch: int, *, training: bool, trains: bool) -> tuple[bool, bool]:
+    def find(self: Any, handle: object, steps: int, batch: int, *, training: bool, trains: bool) -> bool:
         asked.append(steps)
-        return False, False
+        return False
 
-    monkeypatch.setattr(_layer.Layer, "find_torchs", find)
+    monkeypatch.setattr(_layer.Layer, "has_torchs_call", find)
     for _ in range(3):
         module(x)
     assert asked == [5]
@@ -303,7 +305,7 @@ def test_a_changed_module_is_looked_at_again(change: Callable[[Any], None], mach
     change(module)
     module(x)
     assert not machine.calls
-    assert "_eager_calls" not in vars(module)
+    assert vars(module).get("_calls") is None
 
 
 def test_another_type_at_the_same_place(machine: Machine) -> None:
@@ -317,15 +319,15 @@ def test_another_type_at_the_same_place(machine: Machine) -> None:
 
 
 def test_replaced_flat_weights_are_not_the_modules(machine: Machine) -> None:
-    module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
+    module = small()
     change_flat_weights(module)
-    assert _eager_calls.eager_calls(module, x) is None
+    assert ModuleCalls(module, module._packed_weights()).own is None
 
 
 def test_values_of_parameters_may_change(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
-    module._eager_calls.torchs.first[2].mul_(2)  # on a GPU it is their memory
+    module._calls.torchs.first[2].mul_(2)  # on a GPU it is their memory
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(2)
@@ -340,7 +342,7 @@ def test_training_and_evaluation(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     for step in (module.eval, module.train):
         step()
-        assert module._eager_calls is None
+        assert module._calls is None
         make_ready(module, x)
         module(x)[0].sum().backward()
     module.requires_grad_(False)
@@ -352,11 +354,11 @@ def test_copies_and_pickles_have_none(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
     for other in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert "_eager_calls" not in vars(other)
+        assert "_calls" not in vars(other)
         other(x)
     assert not machine.calls
     prnn.convert_back(module)
-    assert "_eager_calls" not in vars(module)
+    assert "_calls" not in vars(module)
 
 
 def test_parameters_that_are_flat_stay_where_they_are(machine: Machine) -> None:
@@ -384,7 +386,7 @@ def test_moved_parameters_are_packed_anew(machine: Machine) -> None:
     module, x = small(), torch.randn(5, 3, 6, dtype=torch.float64)
     make_ready(module, x)
     module.float()
-    assert module._eager_calls is None
+    assert module._calls is None
 
 
 def test_inference_before_training(machine: Machine) -> None:
@@ -407,6 +409,6 @@ def test_memory_that_is_not_the_modules(machine: Machine) -> None:
     assert _torch_on_cuda.kernels.lie_packed(
         module._packed_weights(), _layer.layer(config_of(module), x.dtype, 6, x.device), x
     )
-    calls = CallsOnCuda(module, list(module.parameters()), x, module._packed_weights(), config_of(module))
-    assert calls.is_any
-    assert calls.torchs is None
+    weights = module._packed_weights()
+    assert ModuleCalls(module, weights).places is not None
+    assert torchs_calls(module, list(module.parameters()), x, weights, config_of(module)) is None

@@ -217,7 +217,7 @@ def test_a_batch_is_loaded_by_several_threads(
     together = threading.Barrier(2)
 
     def load(utterance: Utterance, config: FeatureConfig) -> Tensor:
-        together.wait(timeout=20)
+        together.wait(timeout=200)
         return load_features(utterance, config)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})

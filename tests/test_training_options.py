@@ -1,10 +1,13 @@
 """What a training can be told: accumulation, steps, more of either later, averages, devices, nodes, the log."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
@@ -446,9 +449,13 @@ def prnn(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+    """One below those that the system gives to whoever asks for any, so that nobody else gets it meanwhile."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.Random(os.getpid()).sample(range(first // 2, first), 100):
+        with socket.socket() as server, contextlib.suppress(OSError):
+            server.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def test_two_nodes_of_torchrun(manifest: Path, tmp_path: Path) -> None:
@@ -515,6 +522,14 @@ def test_processes_that_cannot_begin_say_so_once(manifest: Path, tmp_path: Path)
     assert (tmp_path / "two" / "options.json").read_text() == recorded
 
 
+def wait_for_the_end_of_group(group: int) -> None:
+    """Its processes have closed their files, and the system may still be about to remove them."""
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.killpg(group, 0)
+            time.sleep(0.01)
+
+
 @pytest.mark.parametrize(("devices", "kill"), [(2, os.kill), (1, os.kill), (1, os.killpg)])
 def test_terminated_processes_end_together(
     manifest: Path, tmp_path: Path, devices: int, kill: Callable[[int, int], None]
@@ -529,10 +544,9 @@ def test_terminated_processes_end_together(
         assert process.stdout is not None
         assert any(line.startswith("epoch 1,") for line in process.stdout)
         kill(process.pid, signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
     assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    wait_for_the_end_of_group(process.pid)
     assert read_checkpoint(tmp_path / "out/last.ckpt")["global_step"] > 0
 
 

@@ -51,7 +51,26 @@ def run(*command: object, cwd: pathlib.Path) -> str:
 
 def test_name_and_contents(wheel: pathlib.Path) -> None:
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    assert re.fullmatch(rf"prnn-[\d.]+-{version}-{version}-manylinux_2_\d+_\w+\.whl", wheel.name)
+    assert re.fullmatch(rf"prnn-[\d.]+\+cpu-{version}-{version}-manylinux_2_\d+_\w+\.whl", wheel.name)
+
+
+def test_only_a_wheel_without_cuda_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its name and metadata, and only where the wheel is for others."""
+    monkeypatch.setattr(pep517, "ROOT", tmp_path)
+    monkeypatch.setattr(pep517, "_run_scons", lambda settings: None)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    library = tmp_path / "prnn/lib/libprnn.so.0"
+    library.parent.mkdir(parents=True)
+    version = pep517.read_version()
+    for code, names_device, wanted in (
+        (b"", True, f"{version}+cpu"), (b".nv_fatbin", True, version), (b"", False, version),
+    ):  # fmt: skip
+        library.write_bytes(b"\x7fELF" + code)
+        name = pep517.build_wheel(tmp_path, names_device=names_device)
+        assert name.startswith(f"prnn-{wanted}-cp")
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            assert f"\nVersion: {wanted}\n" in archive.read(f"prnn-{wanted}.dist-info/METADATA").decode()
 
 
 def test_tags_of_one_python_and_of_several() -> None:

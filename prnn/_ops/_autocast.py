@@ -80,14 +80,14 @@ register_vmap(_cast_weights_op, _library)
 torch.library.register_fake("prnn::cast_weights", _cast_weights_fake, lib=_library)
 
 
-def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def cast_to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
-def _cast_all(weights: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor | None]:
+def cast_all_to(weights: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor | None]:
     kinds = {(weight.dtype, weight.device) for weight in weights}
     if len(kinds) != 1 or weights[0].dtype in (dtype, torch.float64):
-        return [_cast(weight, dtype) for weight in weights]
+        return [cast_to(weight, dtype) for weight in weights]
     return [cast_weights(weights, dtype)]
 
 
@@ -101,7 +101,7 @@ def rnn_on_cuda(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype = torch.get_autocast_dtype("cuda")
     with torch.autocast("cuda", enabled=False):
-        return run(_cast(input, dtype), _cast(hx, dtype), _cast(cx, dtype), _cast_all(weights, dtype), *rest)
+        return run(cast_to(input, dtype), cast_to(hx, dtype), cast_to(cx, dtype), cast_all_to(weights, dtype), *rest)
 
 
 @functools.cache
@@ -134,14 +134,13 @@ def autocast_cpu_dtypes(
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
+    is_even: bool,
     mode: int,
     proj_size: int = 0,
 ) -> tuple[torch.dtype, torch.dtype]:
-    """Of output and hy, and of cy, as torch's own layers have them under CPU autocast: there the products are of the
-    autocast dtype, and what becomes of it in the cell's sums with the state before is promoted."""
-    is_padded = _all_equal(batch_sizes) and _all_equal(lengths)
+    """The types of output and hy, and of cy, as torch's own layers have them under CPU autocast: there the products are
+    of the autocast dtype, and the cell promotes their sums with the state before. is_even: all sequences have one
+    length."""
     dtype = torch.get_autocast_dtype("cpu")
     if input.dtype == torch.float64:
         return torch.float64, torch.float64
@@ -150,15 +149,15 @@ def autocast_cpu_dtypes(
     if mode == MODES["GRU"]:
         state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
         return state, state
-    if is_padded and proj_size == 0 and _onednn_takes_lstm(input):
+    if is_even and proj_size == 0 and _onednn_takes_lstm(input):
         return dtype, dtype
     cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
     return dtype if proj_size > 0 else cell, cell
 
 
-def _all_equal(lengths: Tensor | None) -> bool:
-    """Whether sequences of these lengths, or these batch sizes, are what torch takes for a padded input. A trace has no
-    values: it takes them to differ."""
+def are_even(lengths: Tensor | None) -> bool:
+    """Whether sequences of these lengths, or these batch sizes, have one length. A trace has no values: it takes them
+    to differ."""
     if lengths is None:
         return True
     if torch.compiler.is_compiling() or isinstance(lengths, FakeTensor) or lengths.device.type != "cpu":
@@ -176,10 +175,11 @@ def rnn_on_cpu(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Computes in float32 and returns the dtypes that torch's own layers return."""
     config = Config(*rest[6:-1])
-    dtype, cell_dtype = autocast_cpu_dtypes(input, hx, cx, rest[0], rest[1], config.mode, config.proj_size)
+    is_even = are_even(rest[0]) and are_even(rest[1])
+    dtype, cell_dtype = autocast_cpu_dtypes(input, hx, cx, is_even, config.mode, config.proj_size)
     float32 = torch.float32
     with torch.autocast("cpu", enabled=False):
         output, hy, cy, reserve, cells = run(
-            _cast(input, float32), _cast(hx, float32), _cast(cx, float32), _cast_all(weights, float32), *rest
+            cast_to(input, float32), cast_to(hx, float32), cast_to(cx, float32), cast_all_to(weights, float32), *rest
         )
         return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), reserve, cells.to(cell_dtype)

@@ -118,26 +118,18 @@ class Layer:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         if config.frozen_layers > 0:
             self.rnn.set_frozen_layers(config.frozen_layers)
-        self._trained: dict[tuple[tuple[int, bool], ...], Config] = {}
         self._nothing: Tensor | None = None
         self._workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
-        self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
-        self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
-        self._settled[config.backend] = config
-        self._choices: dict[SizeKey, int] = {}  # of backends for training steps
+        self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"]
         self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
         self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
-        self._of_calls: dict[tuple[int, int, int, int, bool], tuple[Config, Config]] = {}
         self.takes_torchs = _takes_torchs(config, dtype, input_size, device)
-        self._torchs: dict[tuple[int, int, int, bool, bool], bool] = {}
-        self._served: dict[int, Layer] = {}  # with a backend
-        self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
-        self._backward_workspaces: dict[tuple[int, int, int], int] = {}
         self._plans: dict[SizeKey, dict[str, Any]] = {}
+        self._ready: set[tuple[Any, ...]] = set()  # sizes of which captured calls find all that they need
         self._bounds: tuple[int, int, int, bool] | None = None
         self.has_tf32 = device.type == "cuda" and dtype == torch.float32
-        self._math = _C.DEFAULT_MATH
+        self.math = _C.DEFAULT_MATH
         if config.dropout > 0:
             self.rnn.set_dropout(self._handle_of_sizes(), config.dropout, 0, 0, 0)
         self.has_extras = config.return_cells or config.has_reset
@@ -165,27 +157,17 @@ class Layer:
             self._workspace = made
         return made
 
-    def without_frozen(self, weights: Sequence[Tensor]) -> Config:
-        """The configuration with the number of the lowest layers that have no weight that wants a gradient, where some
-        do. weights: as the operators take them."""
-        key = tuple([(int(weight.numel()), weight.requires_grad) for weight in weights])
-        found = self._trained.get(key)
-        if found is None:
-            _make_room(self._trained)
-            count = self._lowest_trained(key)
-            found = self._trained[key] = self.config._replace(frozen_layers=count) if count > 0 else self.config
-        return found
-
-    def _lowest_trained(self, weights: Sequence[tuple[int, bool]]) -> int:
-        """Of weights, elements and whether they are trained; 0 where none is."""
+    def frozen_layers(self, weights: Sequence[Tensor]) -> int:
+        """The number of the lowest layers that have no weight that wants a gradient, where some layer has one; else 0.
+        weights: as the operators take them."""
         layers = self.config.num_layers
         offsets = [self.rnn.layer_offsets(layer, 0) for layer in range(layers)]
         # Elements at which the layers' matrices begin, and behind all of these their biases.
         firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
         lowest, begin = layers, 0
-        for count, is_trained in weights:
-            end = begin + count
-            if is_trained:
+        for weight in weights:
+            end = begin + int(weight.numel())
+            if weight.requires_grad:
                 parts = range(bisect.bisect(firsts, begin) - 1, bisect.bisect_left(firsts, end))
                 lowest = min(lowest, *(part % layers for part in parts))
             begin = end
@@ -200,162 +182,140 @@ class Layer:
         that call: memory of its own, which lives until the call returns."""
         self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
 
-    def _size_key(self, batch_sizes: Sizes, math: int | None) -> SizeKey:
-        batch = batch_sizes[0]
-        math = self._math if math is None else math
-        steps = len(batch_sizes)
+    def _size_key(self, sequences: Sizes, math: int | None) -> SizeKey:
+        batch = sequences[0]
+        math = self.math if math is None else math
+        steps = len(sequences)
         if steps <= _MOST_CUDNN_STEPS:
             steps = min(steps, _MANY_STEPS)
-        return steps, batch, batch != batch_sizes[-1], math
+        return steps, batch, batch != sequences[-1], math
 
-    def plan(self, handle: "_C.Handle", batch_sizes: Sizes, math: int | None = None) -> dict[str, Any]:
+    def plan(self, handle: "_C.Handle", sequences: Sizes, math: int | None = None) -> dict[str, Any]:
         """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last
         call or another."""
-        found = self._plans.get(key := self._size_key(batch_sizes, math))
+        found = self._plans.get(key := self._size_key(sequences, math))
         if found is None:
             _make_room(self._plans)
             steps, batch, _, math = key
-            before = self._math
+            before = self.math
             self._set_math(math)
-            found = self._plans[key] = self.rnn.query(handle, [*[batch] * (steps - 1), batch_sizes[-1]])
+            found = self._plans[key] = self.rnn.query(handle, [*[batch] * (steps - 1), sequences[-1]])
             self._set_math(before)
         return found
 
-    def settled(self, handle: "_C.Handle", batch_sizes: Sizes, *, is_traced: bool) -> Config:
+    def with_backend(self, backend: int) -> Config:
+        """The configuration with a backend."""
+        return self.config if backend == self.config.backend else self.config._replace(backend=backend)
+
+    def training_config(self, handle: "_C.Handle", sequences: Sizes, *, is_operator: bool) -> Config:
         """The configuration with the backend of a training step in the place of "best": the measured one, or the
-        library's estimate. What it leaves in the reserve space is for the same backend, but torch's switch for tf32 may
-        be another one when the backward pass runs.
+        library's estimate. The backward pass has to take the same, whose reserve space it reads, also where torch's
+        switch for tf32 is another one by then.
 
-        is_traced: operators, whose backward pass has nothing but the arguments to go by, settle as tf32 does."""
-        if not self._may_settle:
+        is_operator: operators, whose backward pass has nothing but the arguments to go by, choose as tf32 does."""
+        if not self._has_choice:
             return self.config
-        math = self._math_to_settle(is_traced)
-        backend = self._choices.get(key := self._size_key(batch_sizes, math))
-        if backend is None:
-            _make_room(self._choices)
-            plan = self.plan(handle, batch_sizes, math)
-            if not plan["supported"] and plan["backend"] == BACKENDS["persistent"]:
-                return self.config  # nothing serves it, and the library says all the reasons
-            backend = self._choices[key] = _measured.choose(self._choice_key(key, True), plan["backend"])
-        return self._settled[backend]
+        math = self._math_of_choice(is_operator)
+        plan = self.plan(handle, sequences, math)
+        if not plan["supported"] and plan["backend"] == BACKENDS["persistent"]:
+            return self.config  # no backend serves it, and the library's error has the reasons of both
+        key = self._choice_key(self._size_key(sequences, math), True)
+        return self.with_backend(_measured.choose(key, plan["backend"]))
 
-    def of_call(self, handle: "_C.Handle", batch_sizes: Sizes, *, training: bool) -> tuple[Config, Config | None]:
-        """settled() for a call that is no operator's, also of inference: that of a small layer has the resident
-        kernels, unless it is captured. And, in the first of a size, the configuration of captured ones where it is
-        another: the caller runs it once, so that a capture finds it ready, in this thread."""
-        if not self._may_settle:
-            return self.config, None
-        key = (len(batch_sizes), batch_sizes[0], batch_sizes[-1], self._math, training)
-        found = self._of_calls.get(key)
-        is_first = found is None
-        if found is None:
-            _make_room(self._of_calls)
-            self.tell_backend(handle, batch_sizes)
-            found = self._of_calls[key] = self._find_of_call(handle, batch_sizes, training)
-        config, captured = found
-        if config is captured or torch.cuda.is_current_stream_capturing():
-            return captured, None
-        return config, captured if is_first else None
+    def eager_config(self, handle: "_C.Handle", sequences: Sizes, *, training: bool) -> tuple[Config, Config]:
+        """The configurations of an eager call, which may be one of inference, and of the same call in a CUDA graph. An
+        eager call of a small layer has the resident kernels."""
+        if not self._has_choice:
+            return self.config, self.config
+        self.warn_of_backend(handle, sequences)
+        return self._eager_config(handle, sequences, training)
 
-    def _find_of_call(self, handle: "_C.Handle", batch_sizes: Sizes, training: bool) -> tuple[Config, Config]:
-        plan = self.plan(handle, batch_sizes)
+    def _eager_config(self, handle: "_C.Handle", sequences: Sizes, training: bool) -> tuple[Config, Config]:
+        plan = self.plan(handle, sequences)
         if training:
-            captured = self.settled(handle, batch_sizes, is_traced=False)
+            captured = self.training_config(handle, sequences, is_operator=False)
         else:
-            captured = self._settled[plan["inference_backend"]] if plan["supported"] else self.config
+            captured = self.with_backend(plan["inference_backend"]) if plan["supported"] else self.config
         most_steps = _EAGER_STEPS if training or self._is_gated else _EAGER_RNN_STEPS
-        serves = self.is_small and len(batch_sizes) <= most_steps and batch_sizes[0] <= _EAGER_BATCH
-        return self._settled[BACKENDS["persistent"]] if serves and plan["supported"] else captured, captured
+        serves = self.is_small and len(sequences) <= most_steps and sequences[0] <= _EAGER_BATCH
+        return self.with_backend(BACKENDS["persistent"]) if serves and plan["supported"] else captured, captured
 
-    def find_torchs(
-        self, handle: "_C.Handle", steps: int, batch: int, *, training: bool, trains: bool
-    ) -> tuple[bool, bool]:
-        """Of a layer that takes_torchs: whether a call of its own is torch's operator's, and whether this is the first
-        of its size: then the caller runs the library's once, in this thread, so that a capture finds it ready.
-        training: with gradients; trains: with some weight's, too.
+    def is_first(self, *size: Any) -> bool:
+        """Whether this is the first time that the layer is asked for a size, in this precision."""
+        size = (*size, self.math)
+        if size in self._ready:
+            return False
+        if len(self._ready) >= _CACHE_LIMIT:
+            self._ready.clear()
+        self._ready.add(size)
+        return True
 
-        What cuDNN serves in graphs is; and calls that have so little to do that the host's time counts alone: of RNNs,
-        and of gated cells those with gradients, but for weights'."""
-        key = (steps, batch, self._math, training, trains)
-        found = self._torchs.get(key)
-        if found is not None:
-            return found, False
-        sizes = [batch] * steps
-        self.tell_backend(handle, sizes)
+    def has_torchs_call(self, handle: "_C.Handle", steps: int, batch: int, *, training: bool, trains: bool) -> bool:
+        """Whether an eager call of a layer that takes_torchs is torch's operator's. training: with gradients; trains:
+        with some weight's, too.
+
+        Such are calls that cuDNN serves in graphs; and calls that have so little to do that the host's time counts
+        alone: those of RNNs, and those of gated cells with gradients, but for weights'."""
+        sequences = [batch] * steps
+        self.warn_of_backend(handle, sequences)
         is_light = training and not trains and self.hidden_size <= _EAGER_UNITS if self._is_gated else True
         most = (_EAGER_WORK if training else _EAGER_STEPS) if is_light else 0
-        if not self._may_settle:
-            found = self.config.backend == BACKENDS["cudnn"]
-        elif steps * (self.states if training else 1) <= most:
-            found = True
-        else:
-            _, captured = self._find_of_call(handle, sizes, training)
-            found = captured.backend == BACKENDS["cudnn"] or captured is self.config
-        self._torchs[key] = found
-        return found, found
+        if not self._has_choice:
+            return self.config.backend == BACKENDS["cudnn"]
+        if steps * (self.states if training else 1) <= most:
+            return True
+        captured = self._eager_config(handle, sequences, training)[1]
+        return captured.backend == BACKENDS["cudnn"] or captured is self.config
 
-    def measured(
+    def measured_config(
         self,
         handle: "_C.Handle",
-        batch_sizes: Sizes,
+        sequences: Sizes,
         run: Callable[[Config], object],
         *,
         training: bool,
-        is_traced: bool,
+        is_operator: bool,
     ) -> Config:
-        """settled() with torch.backends.cudnn.benchmark, also of inference: run(configuration), a step, is timed with
+        """The configuration of a call with torch.backends.cudnn.benchmark: run(configuration), a step, is timed with
         each backend if this is the first call of its size."""
-        math = self._math_to_settle(is_traced and training)
-        key = self._choice_key(self._size_key(batch_sizes, math), training)
-        if _measured.choice_of(key) is None and self._both_serve(handle, batch_sizes, math):
-            both = [self._settled[BACKENDS[name]] for name in ("persistent", "cudnn")]
+        math = self._math_of_choice(is_operator and training)
+        key = self._choice_key(self._size_key(sequences, math), training)
+        if _measured.choice_of(key) is None and self._both_serve(handle, sequences, math):
+            both = [self.with_backend(BACKENDS[name]) for name in ("persistent", "cudnn")]
             calls = {config.backend: functools.partial(run, config) for config in both}
-            estimate = self.plan(handle, batch_sizes, math)["backend"] if training else self.config.backend
+            estimate = self.plan(handle, sequences, math)["backend"] if training else self.config.backend
             _measured.measure(key, calls, estimate)
         if training:
-            return self.settled(handle, batch_sizes, is_traced=is_traced)
+            return self.training_config(handle, sequences, is_operator=is_operator)
         backend = _measured.choice_of(key)
-        return self.config if backend is None else self._settled[backend]
+        return self.config if backend is None else self.with_backend(backend)
 
-    def _both_serve(self, handle: "_C.Handle", batch_sizes: Sizes, math: int) -> bool:
-        """Whether two backends may serve these sequences: cuDNN has no heads, extras and masks."""
-        if not self._may_settle or self.config.heads > 1 or self.has_extras or self.has_masks:
-            return False
-        return bool(self.plan(handle, batch_sizes, math)["supported"])
+    def _is_served_by_cudnn(self) -> bool:
+        """Whether cuDNN may serve the layer in place of the resident kernels: it has no heads, extras and masks."""
+        return self._has_choice and self.config.heads == 1 and not self.has_extras and not self.has_masks
 
-    def _math_to_settle(self, is_traced: bool) -> int:
-        return _C.TF32_MATH if is_traced and self.has_tf32 else self._math
+    def _both_serve(self, handle: "_C.Handle", sequences: Sizes, math: int) -> bool:
+        return self._is_served_by_cudnn() and bool(self.plan(handle, sequences, math)["supported"])
+
+    def _math_of_choice(self, is_operator: bool) -> int:
+        return _C.TF32_MATH if is_operator and self.has_tf32 else self.math
 
     def _choice_key(self, key: SizeKey, training: bool) -> tuple[Any, ...]:
         return self.config, self.dtype, self.input_size, self.device, key, training
 
-    def served_by(self, config: Config) -> "Layer":
-        """This layer with a settled configuration, in the same precision."""
-        if config is self.config:
-            return self
-        found = self._served.get(config.backend)
-        if found is None:
-            found = self._served[config.backend] = layer(config, self.dtype, self.input_size, self.device)
-        found._set_math(self._math)
-        return found
-
-    def tell_backend(self, handle: "_C.Handle", batch_sizes: Sizes) -> None:
+    def warn_of_backend(self, handle: "_C.Handle", sequences: Sizes) -> None:
         """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""
-        if not self._may_settle or self.config.heads > 1 or self.has_extras or self.has_masks:
+        if not self._is_served_by_cudnn():
             return
-        found = self.plan(handle, batch_sizes)
+        found = self.plan(handle, sequences)
         if not found["supported"] and (reason := found["reason"]) not in _told:
             _told.add(reason)
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
 
-    def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sizes, reserve_size: int) -> bool:
+    def spends_reserve(self, handle: "_C.Handle", sequences: Sizes, reserve_size: int) -> bool:
         """Whether the backward pass leaves gradients where the gates were, so that it can run once: always cuDNN's, and
         the other kernels' where the reserve space is too small for both."""
-        config = self.settled(handle, batch_sizes, is_traced=True)
-        if config.backend == BACKENDS["cudnn"]:
-            return True
-        stack = layer(config, self.dtype, self.input_size, self.device)
-        return reserve_size < stack.rnn.reserve_size(handle, batch_sizes)
+        return self.config.backend == BACKENDS["cudnn"] or reserve_size < self.rnn.reserve_size(handle, sequences)
 
     def follow_precision(self) -> None:
         """Lets float32 products on a GPU be rounded to tf32 where torch lets those of its own recurrent layers."""
@@ -364,33 +324,9 @@ class Layer:
         self._set_math(_C.TF32_MATH if allows_tf32_rnn() else _C.DEFAULT_MATH)
 
     def _set_math(self, math: int) -> None:
-        if math != self._math:
+        if math != self.math:
             self.rnn.set_math(math)
-            self._math = math
-
-    def backward_workspace(self, handle: "_C.Handle", batch_sizes: Sizes, gives_dx: bool) -> int:
-        """Bytes of the workspace of a backward pass: cuDNN wants room for the input's gradient if it is given none."""
-        if gives_dx or self.config.backend != BACKENDS["cudnn"]:
-            return self.spaces(handle, batch_sizes, True)[0]
-        if batch_sizes[0] != batch_sizes[-1]:
-            return self.rnn.workspace_size(handle, batch_sizes)
-        key = (len(batch_sizes), batch_sizes[0], self._math)
-        found = self._backward_workspaces.get(key)
-        if found is None:
-            _make_room(self._backward_workspaces)
-            found = self._backward_workspaces[key] = self.rnn.workspace_size(handle, batch_sizes)
-        return found
-
-    def spaces(self, handle: "_C.Handle", batch_sizes: Sizes, training: bool) -> tuple[int, int]:
-        """Bytes of the workspace and of the reserve space."""
-        if batch_sizes[0] != batch_sizes[-1]:
-            return self.rnn.temp_space_sizes(handle, training, batch_sizes)
-        key = (len(batch_sizes), batch_sizes[0], training, self._math)
-        found = self._spaces.get(key)
-        if found is None:
-            _make_room(self._spaces)
-            found = self._spaces[key] = self.rnn.temp_space_sizes(handle, training, batch_sizes)
-        return found
+            self.math = math
 
     def reserve_bound(self, rows: int, steps: int, batch: int) -> int:
         """Bytes that are enough for the reserve space of `batch` sequences with `rows` timesteps in all, at most
@@ -409,7 +345,7 @@ class Layer:
         found = {}
         wanted = self.config.backend
         refusal: NotSupportedError | None = None
-        for backend in [BACKENDS["persistent"], BACKENDS["cudnn"]] if self._may_settle else [wanted]:
+        for backend in [BACKENDS["persistent"], BACKENDS["cudnn"]] if self._has_choice else [wanted]:
             self.rnn.set_backend(backend)
             try:
                 found[backend] = self._linear_reserve()

@@ -10,7 +10,7 @@ from torch import Tensor
 from prnn._compiler import assume_constant_result
 from prnn._ops._handles import handle
 from prnn._ops._layer import Config, layer
-from prnn._ops._steps import steps_of
+from prnn._ops._sequences import sequences_of
 
 States = Sequence[Tensor | None]  # h and c
 
@@ -110,7 +110,7 @@ def cut(reset: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Se
             f"reset is on {device}, and a CUDA graph is being captured, which cannot wait for its values; kernels that "
             "would read them do not serve this layer"
         )
-    steps_of(reset.unsqueeze(-1), batch_sizes, lengths)  # raises what the kernels would
+    sequences_of(reset.unsqueeze(-1), batch_sizes, lengths)  # raises what the kernels would
     if batch_sizes is not None:
         steps, batch = batch_sizes.size(0), int(batch_sizes[0])
         active = torch.arange(batch, device=device) < batch_sizes.to(device).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Reading recordings with libsndfile."""
+"""Reading recordings with libsndfile; what it does not know, through PyAV where that is installed (media.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from . import containers
+from prnn._extras import install_command
+
+from . import containers, media
 from .errors import InputError, InputWarning
 from .features import SAMPLE_RATES, check_recording
 
@@ -37,21 +39,23 @@ class _Recording(soundfile.SoundFile):
         self.path = path
         self._descriptor = -1
         try:
-            if not path.exists():
+            if path == media.STANDARD_INPUT:
+                self._descriptor = media.reopened(media.standard_input())
+            elif not path.exists():
                 raise InputError(f"{path}: no such file")
-            if not path.is_file():
+            elif not path.is_file():
                 raise InputError(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, not a recording")
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            else:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._size = os.fstat(self._descriptor).st_size
             if self._size == 0:
                 raise InputError(f"{path}: the file is empty")
+            if containers.is_for_ffmpeg(self._bytes):
+                self._decode()
             self._extent = containers.extent(self._bytes)
             super().__init__(self._descriptor, closefd=False)
         except soundfile.LibsndfileError as error:
             reason = f"not a recording that libsndfile can read ({error.error_string.rstrip('.')})"
-            if containers.is_for_ffmpeg(self._bytes):
-                new = path.with_suffix(".flac")
-                reason += f"; make one of it: ffmpeg -i {shlex.quote(str(path))} {shlex.quote(str(new))}"
             raise InputError(f"{path}: {self._behind() or reason}") from error
         except (OSError, UnicodeError, ValueError) as error:  # the latter two: a name that is none
             if isinstance(error, InputError):
@@ -59,6 +63,23 @@ class _Recording(soundfile.SoundFile):
             raise InputError(f"{path}: not a recording that libsndfile can read ({_one_line(error)})") from error
         self._mp3_length = containers.mp3_length(self._bytes) if self.format == "MP3" else None
         self._mp3_is_open = self.format == "MP3" and self._mp3_length is None
+
+    def _decode(self) -> None:
+        """Puts what PyAV decodes in the place of a file that libsndfile does not know."""
+        try:
+            decoded = media.decoded(self._descriptor)
+        except ModuleNotFoundError as error:
+            source = self.path if self.path != media.STANDARD_INPUT else "FILE"
+            command = f"ffmpeg -i {shlex.quote(str(source))} {shlex.quote(str(Path(source).with_suffix('.flac')))}"
+            raise InputError(
+                f"{self.path}: not a recording that libsndfile can read; make one of it: {command}; or let prnn decode "
+                f"it: {install_command('av')}"
+            ) from error
+        except ValueError as error:
+            raise InputError(f"{self.path}: {error}") from error
+        os.close(self._descriptor)
+        self._descriptor = decoded
+        self._size = os.fstat(decoded).st_size
 
     def close(self) -> None:
         super().close()
@@ -230,7 +251,8 @@ def read_audio(
     """Reads a recording, or the part of it from ``offset`` on that lasts ``duration`` seconds.
 
     Args:
-        path: the recording: WAV, FLAC, MP3, Ogg (Vorbis, Opus), AIFF, AU, CAF, W64, RF64 or NIST SPHERE.
+        path: the recording: WAV, FLAC, MP3, Ogg (Vorbis, Opus), AIFF, AU, CAF, W64, RF64 or NIST SPHERE; with PyAV, MP4
+            (m4a), Matroska (webm) and others. "-" is standard input.
         offset: seconds.
         duration: seconds; None is all.
         channel: of several, the number of the one to take, from 0 on; None is the mean of all.

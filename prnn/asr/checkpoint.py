@@ -21,19 +21,23 @@ from .errors import InputError
 from .features import FeatureConfig
 from .own_encoder import build_model
 from .tokenizer import Tokenizer, tokenizer_from_state
+from .word_times import NO_DELAYS, WordDelays, delays_of
 
 FORMAT = 1
 _KEY = "prnn"
 _PREFIX = "model."
 
 
-def describe(config: TransducerConfig, features: FeatureConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+def describe(
+    config: TransducerConfig, features: FeatureConfig, tokenizer: Tokenizer, delays: WordDelays = NO_DELAYS
+) -> dict[str, Any]:
     """Describes the recogniser in plain types, for a checkpoint's key ``prnn``."""
     return {
         "format": FORMAT,
         "version": __version__,
         "model": config.to_dict(),
         "features": asdict(features),
+        "word_delays": list(delays),
     } | tokenizer.state()
 
 
@@ -182,17 +186,25 @@ def load_recogniser_parts(
     Raises:
         InputError: as :func:`read_checkpoint`, or the contents do not fit together.
     """
+    return load_recogniser(path, encoder_class)[:3]
+
+
+def load_recogniser(
+    path: str | Path, encoder_class: str | None = None
+) -> tuple[Transducer, FeatureConfig, Tokenizer, WordDelays]:
+    """As `load_recogniser_parts`, with how late the model emits words."""
     path = Path(path)
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
         config, features, tokenizer = parts(checkpoint)
+        delays = delays_of(checkpoint[_KEY])
         # Sizes that the weights do not have must not take memory. A class of the user's may compute buffers.
         with torch.device("cpu" if encoder_class else "meta"), _NoInitialValues(), _named(path):
             model = build_model(config, encoder_class).float()  # whatever torch's default type
         state_dict = weights(mapping(checkpoint, "state_dict"), model)
         model = model if encoder_class else model.to_empty(device="cpu")
         model.load_state_dict(state_dict)
-    return model.eval(), features, tokenizer
+    return model.eval(), features, tokenizer, delays
 
 
 def require_same_kind(name: str, value: Any, expected: Any) -> None:

@@ -13,12 +13,13 @@ import torch
 from prnn.transducer import Hypothesis, StreamPool, SymbolBias, Transducer
 from prnn.transducer.streaming import MAX_SYMBOLS
 
-from .checkpoint import load_recogniser_parts
+from .checkpoint import load_recogniser
 from .endpoint import EndpointRules
 from .errors import InputError
 from .features import FeatureConfig, OnlineFeatures, check_recording, compute_features
 from .tokenizer import Tokenizer
 from .transcript import Transcript, transcript_of
+from .word_times import NO_DELAYS, WordDelays
 
 _CHECK_SECONDS = 0.32  # of audio from one look for endpoints to the next, however the audio comes
 
@@ -30,12 +31,20 @@ class Recogniser:
         model: in eval mode.
         features: what the model was trained on.
         tokenizer: of its outputs.
+        delays: how late the model emits words, for their times.
     """
 
-    def __init__(self, model: Transducer, features: FeatureConfig, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        model: Transducer,
+        features: FeatureConfig,
+        tokenizer: Tokenizer,
+        delays: WordDelays = NO_DELAYS,
+    ) -> None:
         self.model = model
         self.features = features
         self.tokenizer = tokenizer
+        self.delays = delays
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", encoder_class: str | None = None) -> Recogniser:
@@ -49,10 +58,10 @@ class Recogniser:
         Raises:
             InputError: the file is no such checkpoint, its encoder is of another class, or torch can use no GPU here.
         """
-        model, features, tokenizer = load_recogniser_parts(path, encoder_class)
+        model, features, tokenizer, delays = load_recogniser(path, encoder_class)
         if device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"the device is {device}, but torch can use no GPU here")
-        return cls(model.to(device), features, tokenizer)
+        return cls(model.to(device), features, tokenizer, delays)
 
     @property
     def device(self) -> torch.device:
@@ -119,7 +128,7 @@ class Recogniser:
             lists = self.model.beam_search(
                 padded, lengths, beam=beam, mode="standard", nbest=beam, max_symbols=max_symbols, bias=bias
             )
-        return [transcript_of(nbest, self.tokenizer, self.frame_seconds) for nbest in lists]
+        return [transcript_of(nbest, self.tokenizer, self.frame_seconds, self.delays) for nbest in lists]
 
     def stream(
         self,
@@ -265,10 +274,11 @@ class RecogniserStream:
 
     def _add(self, nbest: list[Hypothesis], following: float = math.inf) -> None:
         """Adds an utterance. No word follows it before that frame."""
-        found = transcript_of(nbest, self._recogniser.tokenizer, self._recogniser.frame_seconds)
+        delays, frame_seconds = self._recogniser.delays, self._recogniser.frame_seconds
+        found = transcript_of(nbest, self._recogniser.tokenizer, frame_seconds, delays)
         if found.words or self._endpoint is None:
             if self._endpoint is not None and found.words:
-                pause = following * self._recogniser.frame_seconds - found.words[-1].end
+                pause = following * frame_seconds - delays.begin - found.words[-1].end
                 found = replace(found, pause=min(self._endpoint.silence, pause))
             self._utterances.append(found)
 

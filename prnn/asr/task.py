@@ -33,6 +33,7 @@ from .options import TrainingOptions
 from .parallel import total
 from .progress import Progress, ends, set_progress
 from .tokenizer import Tokenizer
+from .word_times import NO_DELAYS, DelayMeter, delays_of
 
 # Looking at a gradient of a GPU waits for it.
 _LOOK_EVERY = 10
@@ -106,6 +107,7 @@ class TransducerTask(lightning.LightningModule):
         self._loss_sum: Tensor | float = 0.0
         self._references: list[str] = []
         self._hypotheses: list[str] = []
+        self.delays, self._meter = NO_DELAYS, DelayMeter(model.encoder.frame_stride)
         self._emitted = np.zeros(3, np.int64)  # frames of the validation, symbols found in them, and of the references
 
     def go_on_from(self, progress: Progress, steps: int) -> None:
@@ -236,6 +238,7 @@ class TransducerTask(lightning.LightningModule):
         self._loss_sum = self._loss_sum + parts.transducer.double() * len(batch.texts)
         self._references += batch.texts
         hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths)
+        self._meter.add(batch.features, batch.feature_lengths, hypotheses)
         self._hypotheses += [self.tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
         found = sum(len(hypothesis.tokens) for hypothesis in hypotheses)
         self._emitted += [int(self._frames(batch.feature_lengths).sum()), found, int(batch.target_lengths.sum())]
@@ -243,7 +246,10 @@ class TransducerTask(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         own = [len(self._references), *self._emitted, *count_errors(self._references, self._hypotheses)]
         sums = torch.tensor([float(self._loss_sum), *own], dtype=torch.float64, device=self.device)
-        sums = total(torch.cat([self.learning.taken(self.device), sums]))
+        of_words = self._meter.taken(self.device)
+        sums = total(torch.cat([of_words, self.learning.taken(self.device), sums]))
+        self.delays = DelayMeter.delays(sums[: len(of_words)], self.features.frame_shift_ms / 1000)
+        sums = sums[len(of_words) :]
         transducer, ctc, symbols, loss_sum, utterances, frames, found, wanted, *counts = sums.tolist()
         loss, rates = loss_sum / utterances, ErrorCounts(*map(int, counts)).rates
         self._loss_sum, self._references, self._hypotheses, self._emitted = 0.0, [], [], self._emitted * 0
@@ -283,7 +289,7 @@ class TransducerTask(lightning.LightningModule):
         if not bool(torch.stack([parameter.isfinite().all() for parameter in self.parameters()]).all()):
             raise self._diverged(f"weights after step {self.global_step} are not finite numbers")
         assert self.model.config is not None
-        checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
+        checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer, self.delays)
         checkpoint["progress"] = asdict(self.progress)
         checkpoint["trained_on"] = self.trained_on
         if self.mean_of:
@@ -294,6 +300,7 @@ class TransducerTask(lightning.LightningModule):
             loop = checkpoint["loops"]["fit_loop"]
             require_same_kind("loops", loop, self.trainer.fit_loop.state_dict())
             set_progress(loop, self.progress)
+            self.delays = delays_of(checkpoint["prnn"])
             # Learning rates are those of the training as it is to be now, which may be longer than it was to be.
             fresh = self.configure_optimizers()["optimizer"].state_dict()
             rates, lr = schedule_after(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from prnn.transducer import Hypothesis
 
 from .tokenizer import Tokenizer
+from .word_times import NO_DELAYS, WordDelays
 
 
 class Word(NamedTuple):
@@ -17,8 +19,8 @@ class Word(NamedTuple):
 
     Attributes:
         text: without spaces.
-        start: where the encoder frame begins that emitted its first symbol, in seconds.
-        end: where the encoder frame ends that emitted its last symbol, in seconds.
+        start: where the encoder frame begins that emitted its first symbol, less the model's delay, in seconds.
+        end: where the encoder frame ends that emitted its last symbol, less the model's delay, in seconds.
         confidence: the smallest of its symbols' probabilities, each given the frame, the symbols before it, and that
             it is not the blank: how sure the model is of what it hears, and not of when.
     """
@@ -90,13 +92,25 @@ def rounded(value: float | None, digits: int) -> float | None:
     return round(value, digits) if value is not None and math.isfinite(value) else None
 
 
-def words_of(hypothesis: Hypothesis, tokenizer: Tokenizer, frame_seconds: float) -> tuple[Word, ...]:
+def _without_delays(words: Sequence[Word], delays: WordDelays) -> tuple[Word, ...]:
+    """Words at the times when they were said. Those that would overlap meet in the middle."""
+    times = [[max(0.0, word.start - delays.begin), max(0.0, word.end - delays.end)] for word in words]
+    for before, after in itertools.pairwise(times):
+        if before[1] > after[0]:
+            before[1] = after[0] = max(before[0], (before[1] + after[0]) / 2)
+    return tuple(word._replace(start=a, end=max(a, b)) for word, (a, b) in zip(words, times, strict=True))
+
+
+def words_of(
+    hypothesis: Hypothesis, tokenizer: Tokenizer, frame_seconds: float, delays: WordDelays = NO_DELAYS
+) -> tuple[Word, ...]:
     """The words of a hypothesis.
 
     Args:
         hypothesis: of a search with the tokenizer's labels.
         tokenizer: which splits its text into words at spaces.
         frame_seconds: from encoder frame to encoder frame.
+        delays: of the model.
     """
     words: list[Word] = []
     inside = False
@@ -111,13 +125,15 @@ def words_of(hypothesis: Hypothesis, tokenizer: Tokenizer, frame_seconds: float)
             elif part:
                 words.append(Word(part, start, end, confidence))
             inside = inside or bool(part)
-    return tuple(words)
+    return tuple(words) if delays == NO_DELAYS else _without_delays(words, delays)
 
 
-def transcript_of(nbest: Sequence[Hypothesis], tokenizer: Tokenizer, frame_seconds: float) -> Transcript:
+def transcript_of(
+    nbest: Sequence[Hypothesis], tokenizer: Tokenizer, frame_seconds: float, delays: WordDelays = NO_DELAYS
+) -> Transcript:
     """The transcript of an utterance's best hypotheses, the best first; the others as of `words_of`."""
     scores: dict[str, float] = {}
     for hypothesis in nbest:
         scores.setdefault(tokenizer.decode(hypothesis.tokens).strip(), hypothesis.score)
     alternatives = tuple(Alternative(text, score) for text, score in scores.items())
-    return Transcript(alternatives[0].text, words_of(nbest[0], tokenizer, frame_seconds), alternatives)
+    return Transcript(alternatives[0].text, words_of(nbest[0], tokenizer, frame_seconds, delays), alternatives)

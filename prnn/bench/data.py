@@ -30,6 +30,7 @@ from prnn.asr.own_encoder import build_model
 from prnn.asr.packed_batch import PackedBatch
 from prnn.asr.perturb import Perturbation
 from prnn.asr.task import TransducerTask
+from prnn.bench.json_rows import processor, write_rows
 
 if TYPE_CHECKING:
     from prnn.asr.cuts import CutDataset
@@ -123,8 +124,8 @@ class _Parts:
         self._timed("batches", lambda: PackedBatch(collate(examples)).batch())
         self.batches += 1
 
-    def show(self, workers: int) -> float:
-        """Prints the parts. Returns the seconds that a process takes for a batch."""
+    def show(self, workers: int) -> dict[str, float]:
+        """Prints the parts. Returns milliseconds of a process: of each part for a second of audio, and for a batch."""
         whole = sum(self.seconds.values())
         print(f"to prepare a second of audio, one process, in batches of {self.audio / self.batches:.0f} s:")
         for part, seconds in self.seconds.items():
@@ -135,7 +136,8 @@ class _Parts:
         print(
             f"{speed:.0f} s of audio a second a process, {speed * max(1, workers):.0f} s by {max(1, workers)} of them"
         )
-        return whole / self.batches
+        parts = {f"{part}_ms_a_second": 1000 * seconds / self.audio for part, seconds in self.seconds.items()}
+        return {**parts, "prepare_batch_ms": 1000 * whole / self.batches}
 
 
 class _Steps:
@@ -172,6 +174,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="prnn bench data", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--batches", type=count, default=100, help="least batches of each measurement (%(default)s)")
     parser.add_argument("--files", type=count, default=256, help="recordings of the corpus of noise (%(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="file to write the numbers to")
     own, rest = parser.parse_known_args(arguments)
     with ExitStack() as stack:
         if not any(argument.split("=")[0] in ("--manifest", "--config") for argument in rest):
@@ -195,10 +198,16 @@ def main(arguments: Sequence[str]) -> None:
             if number == own.batches or (number and time.perf_counter() - began > _PARTS_SECONDS):
                 break
             parts.add(batch)
-        _measure(options, steps, ahead, own.batches, parts.show(options.workers))
+        prepared = parts.show(options.workers)
+        row = {**prepared, **_measure(options, steps, ahead, own.batches, prepared["prepare_batch_ms"] / 1000)}
+        if own.json:
+            write_rows(own.json, [row], None if on_gpu else processor())
 
 
-def _measure(options: TrainingOptions, steps: _Steps, ahead: Prefetcher, count: int, prepared: float) -> None:
+def _measure(
+    options: TrainingOptions, steps: _Steps, ahead: Prefetcher, count: int, prepared: float
+) -> dict[str, float]:
+    """Prints, and returns in milliseconds and per cent, what batches and steps take; prepared: seconds of a batch."""
     batches = _forever(ahead)
     # More than the processes have prepared by then: a measurement that begins with a full queue measures the queue.
     queue = PREFETCH * options.workers
@@ -231,3 +240,10 @@ def _measure(options: TrainingOptions, steps: _Steps, ahead: Prefetcher, count: 
     data, waiting = 100 * max(0.0, 1 - alone / together), 100 * ahead.waited / count / together
     print(f"a step with the loader: {1000 * together:.2f} ms, of which data take {data:.1f} %")
     print(f"the program waits for batches {waiting:.1f} % of the time")
+    return {
+        "batch_ms": 1000 * seconds / count,
+        "hours_of_audio_a_second": hours / seconds,
+        "step_ms": 1000 * alone,
+        "step_with_loader_ms": 1000 * together,
+        "waiting_percent": waiting,
+    }

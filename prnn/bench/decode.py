@@ -3,6 +3,8 @@
     prnn bench --accelerator cpu decode [--batch 1 16] [--frames 188] [--classes 1025] [--predictor lstm] [--layers 1]
                                         [--hidden 640] [--joiner 640] [--tdt] [--dtype float32] [--rate 0.3]
                                         [--frame-ms 80] [--seconds 1] [--threads 2] [--json FILE]
+    prnn bench --accelerator cpu decode --streams 1 16 [--chunk-ms 160 320] [--encoder-layers 3] [--encoder-hidden 320]
+                                        [--encoder-projection 0] [--sherpa] ...
 
 A predictor and a joiner with random weights, the blank's bias such that a frame has `--rate` symbols; random encoder
 frames, all of one length. Two searches of the same modules: `libprnn`, where it has one for them, and `steps`, which
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor
 
 import prnn
+from prnn._fields import Within, number_parser
 from prnn._ops.transducer_search import Found
 from prnn.bench.options import COUNT, SECONDS, THREADS
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
@@ -155,13 +158,27 @@ def main(arguments: Sequence[str], device: str) -> None:
     parser.add_argument("--frame-ms", type=SECONDS, default=80.0, help="audio of an encoder frame")
     parser.add_argument("--seconds", type=SECONDS, default=1.0, help="of each measurement")
     parser.add_argument("--threads", type=THREADS, help="of a CPU; all unless told otherwise")
+    group = parser.add_argument_group("streams")
+    group.add_argument("--streams", type=COUNT, nargs="+", metavar="N", help="measure so many streams, chunk by chunk")
+    group.add_argument("--chunk-ms", type=SECONDS, nargs="+", metavar="MS", default=[160.0, 320.0])
+    group.add_argument("--encoder-layers", type=COUNT, default=3)
+    group.add_argument("--encoder-hidden", type=COUNT, default=320)
+    group.add_argument("--encoder-projection", type=number_parser(int, Within(0)), default=0)
+    group.add_argument("--sherpa", action="store_true", help="sherpa-onnx with the exported model in the same run")
     parser.add_argument("--json", help="a file for the rows")
     options = parser.parse_args(arguments)
     if device == "gpu" and not torch.cuda.is_available():
         parser.error("torch can use no GPU here; measure the CPU with prnn bench --accelerator cpu decode")
     if options.threads:
         torch.set_num_threads(options.threads)
-    rows = measure(options, torch.device("cuda" if device == "gpu" else "cpu"))
+    if options.sherpa and (not options.streams or device == "gpu" or options.predictor != "stateless" or options.tdt):
+        parser.error("--sherpa is for --streams with --accelerator cpu and --predictor stateless, and without --tdt")
+    if options.streams and options.dtype != "float32":
+        parser.error(f"--dtype is {options.dtype}; --streams is measured in float32")
+    run = measure
+    if options.streams:
+        from prnn.bench.decode_streams import measure_streams as run  # needs the packages of prnn.asr
+    rows = run(options, torch.device("cuda" if device == "gpu" else "cpu"))
     if options.json:
         name = torch.cuda.get_device_name() if device == "gpu" else "cpu"
         command = ["prnn", "bench", "decode", *arguments]

@@ -36,9 +36,9 @@ _SHORTEST, _LONGEST = 0.25, 60.0  # seconds of recordings that are recognised in
 _AT_ONCE = 1024  # recordings of which the short ones are sorted by length, to make batches
 
 _DESCRIPTION = """
-Recognise recordings of any length, WAV, FLAC, MP3, Ogg and others that libsndfile reads, at any sample rate, mono or
-stereo, or what a microphone hears. Each recording is one utterance, unless one of the endpoint options cuts it into
-several.
+Recognise recordings of any length, WAV, FLAC, MP3, Ogg and others that libsndfile reads, with the extra "media" also
+m4a, mp4 and webm, at any sample rate, mono or stereo, or what a microphone hears. Each recording is one utterance,
+unless one of the endpoint options cuts it into several.
 """
 
 
@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("transcribe", help=help_, description=_DESCRIPTION)
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
-    add("audio", type=Path, nargs="*", help="recordings")
+    add("audio", type=Path, nargs="*", help="recordings; - is standard input, read to its end")
     help_ = "text, JSON lines, NIST's CTM or SubRip, which implies --endpoint (%(default)s)"
     add("--format", choices=("text", "jsonl", "ctm", "srt"), default="text", help=help_)
     add(
@@ -85,6 +85,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(f"there is no recording after the checkpoint, {checkpoint}; name one, or --microphone")
     if arguments.audio and arguments.microphone:
         raise InputError("recordings and --microphone are given; take one of the two")
+    if arguments.audio.count(Path("-")) > 1:
+        raise InputError("standard input, -, is given several times")
     if arguments.input_device and not arguments.microphone:
         raise InputError("--input-device is for --microphone")
     if arguments.channel is not None and arguments.microphone:

@@ -14,7 +14,8 @@ __all__ = ["install"]
 # Packages of losses alone, which a module of this package replaces.
 _WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch")
 
-# Of the others, the functions that are replaced, by the module that has them; {}: the module's own _install() does it.
+# Of the others, the functions that are replaced, by the module that has them; {}: the module's own replace() or
+# _install() does it.
 _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "k2": {
         "k2": (
@@ -69,7 +70,7 @@ def replace_in(name: str, module: ModuleType) -> None:
     """What `prnn run --compat` does once `module` of the package `name`, not one of losses alone, has been imported: as
     `install`, but of a package whose other modules may yet be imported, with what is in this one."""
     own = importlib.import_module(f"prnn.compat.{name}")
-    _say(own._replace(module) if hasattr(own, "_replace") else _replace_parts(name, own))
+    _say(own.replace(module) if hasattr(own, "replace") else _replace_parts(name, own))
 
 
 def _say(replaced: list[str]) -> None:
@@ -89,6 +90,8 @@ def _replace_package(name: str, module: ModuleType) -> list[str]:
 
 def _replace_parts(name: str, module: ModuleType) -> list[str]:
     try:
+        if hasattr(module, "replace"):
+            return _replace_in_all(name, module)
         if not _PARTS[name]:
             return list(module._install())
         targets = {target: importlib.import_module(target) for target in _PARTS[name]}
@@ -104,4 +107,19 @@ def _replace_parts(name: str, module: ModuleType) -> list[str]:
             if getattr(targets[target], function, None) is not own:
                 setattr(targets[target], function, own)
                 replaced.append(f"{target}.{function}")
+    return replaced
+
+
+def _replace_in_all(name: str, module: ModuleType) -> list[str]:
+    """`module.replace` of each of module.TRIGGERS that this version of the package has."""
+    importlib.import_module(name)
+    replaced = []
+    for trigger in module.TRIGGERS:
+        try:
+            found = importlib.import_module(trigger)
+        except ModuleNotFoundError as error:
+            if error.name is None or not trigger.startswith(error.name):
+                raise  # not a module that this version has not
+            continue
+        replaced += module.replace(found)
     return replaced

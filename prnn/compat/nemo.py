@@ -7,19 +7,25 @@ every batch, with Python's `random`. Beyond the original: all of them on the CPU
 NeMo clamps on the CPU after the reduction's factor; prnn before it, as NeMo on a GPU.
 
 After `prnn.compat.install("nemo")` NeMo's loss names "default", "warprnnt_numba", "multiblank_rnnt" and "tdt" mean
-these, and there is the name "prnn" for the first.
+these, and there is the name "prnn" for the first. The fused joint (`fuse_loss_wer`) computes RNN-T and, on a CPU, TDT
+losses of the whole batch from the joint's inputs (`prnn.joint_rnnt_loss`, `prnn.joint_tdt_loss`), and the batched
+greedy searches of these models are `prnn.transducer_search`.
 """
 
+import functools
 import importlib
 import random
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._methods import replace_method
 from prnn.compat._names import names
+from prnn.compat._nemo_joint import fuses_loss, searches
 from prnn.compat._results import with_gradient_of
 from prnn.losses._module import LossModule, refuse_scripting
 
@@ -256,9 +262,33 @@ class TDTLossNumba(LossModule):
         return _tdt_loss(acts, labels, act_lens, label_lens, self.blank, self.durations, *options)
 
 
-def _install() -> list[str]:
-    """Replaces NeMo's losses in NeMo; what was replaced."""
-    losses: Any = importlib.import_module("nemo.collections.asr.losses.rnnt")
+# ---- What install() puts into NeMo ----
+
+_LOSSES = "nemo.collections.asr.losses.rnnt"
+_JOINT = "nemo.collections.asr.modules.rnnt"
+_LOOPING = "nemo.collections.asr.parts.submodules.transducer_decoding"
+_COMPUTERS = {
+    f"{_LOOPING}.rnnt_label_looping": "GreedyBatchedRNNTLabelLoopingComputer",
+    f"{_LOOPING}.tdt_label_looping": "GreedyBatchedTDTLabelLoopingComputer",
+}
+# Modules after whose import replace() has something to do. Not every version of NeMo has all of them.
+TRIGGERS = (_LOSSES, _JOINT, *_COMPUTERS)
+
+
+def replace(module: ModuleType) -> list[str]:
+    """Replaces what one of TRIGGERS has; the names of what was not prnn's already."""
+    if module.__name__ == _LOSSES:
+        return _replace_losses(module)
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = searches
+    owner, method = _COMPUTERS.get(module.__name__, ""), "__call__"
+    if module.__name__ == _JOINT:
+        owner, method, wrap = "RNNTJoint", "forward", functools.partial(fuses_loss, costs_of=_joint_costs)
+    if hasattr(module, owner) and replace_method(getattr(module, owner), method, wrap):
+        return [f"{module.__name__}.{owner}.{method}"]
+    return []
+
+
+def _replace_losses(losses: Any) -> list[str]:
     numba: Any = importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss")
     original_losses: Any = importlib.import_module(f"{numba.__name__}.rnnt_pytorch")
     resolver, original = losses.RNNT_LOSS_RESOLVER, losses.resolve_rnnt_loss
@@ -283,6 +313,35 @@ def _install() -> list[str]:
         resolver[name].min_version = None  # of numba, which is not used
     resolver["prnn"] = type(resolver["tdt"])(loss_name="prnn", lib_name="prnn", is_available=True, force_float32=False)
     return [*replaced, f"{losses.__name__}.resolve_rnnt_loss"]
+
+
+def _joint_costs(loss: Any, device: torch.device) -> Callable[..., Tensor] | None:
+    """The costs (N,) of one of these losses from the joint's inputs, as prnn.joint_rnnt_loss and prnn.joint_tdt_loss
+    take them. None where there are none: multi-blank, whose softmax is over its blanks, too; clamp, which limits the
+    gradients of what the joint gives, log-probabilities on a CPU; FastEmit of TDT, which leaves the durations out."""
+    if type(loss) is RNNTLossNumba and loss.clamp == 0:
+
+        def rnnt_costs(*inputs: Any, **options: Any) -> Tensor:
+            joint: Callable[..., Tensor] = prnn.joint_rnnt_loss
+            lattice = {"blank": loss.blank, "fastemit_lambda": loss.fastemit_lambda}
+
+            def costs(reduction: str) -> Tensor:
+                return joint(*inputs, reduction=reduction, **lattice, **options)
+
+            return _reduced(costs, torch.float32, None, loss.fastemit_lambda)
+
+        return rnnt_costs
+    # The kernels of joint_tdt_loss have not been run on a GPU yet.
+    if type(loss) is TDTLossNumba and loss.clamp == loss.fastemit_lambda == 0 and device.type == "cpu":
+
+        def tdt_costs(*inputs: Any, **options: Any) -> Tensor:
+            joint: Callable[..., Tensor] = prnn.joint_tdt_loss
+            lattice = {"blank": loss.blank, "durations": list(loss.durations), "sigma": loss.sigma}
+            drawn = float(random.uniform(0, 1) < loss.omega)
+            return joint(*inputs, reduction="none", omega=drawn, **lattice, **options)
+
+        return tdt_costs
+    return None
 
 
 refuse_scripting(globals()[name] for name in __all__)

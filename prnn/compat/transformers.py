@@ -16,7 +16,6 @@ Nemotron's `num_lookahead_tokens` and `prompt_ids`), searches by `prnn.transduce
 """
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._methods import replace_method
 from prnn.compat._names import names
 from prnn.compat._parts import ACTIVATIONS
 from prnn.compat._transformers_search import generates
@@ -322,12 +322,12 @@ _ENCODER_OPTIONS = {
     "NemotronAsrStreamingForRNNT": frozenset({"num_lookahead_tokens"}),
     "Nemotron3_5AsrForRNNT": frozenset({"num_lookahead_tokens", "prompt_ids"}),
 }
-# Modules after whose import _replace() has something to do.
-_TRIGGERS = (*_LOSSES, *_MODELS)
+# Modules after whose import replace() has something to do.
+TRIGGERS = (*_LOSSES, *_MODELS)
 
 
-def _replace(module: ModuleType) -> list[str]:
-    """Replaces what one of _TRIGGERS has; the names of what was not prnn's already."""
+def replace(module: ModuleType) -> list[str]:
+    """Replaces what one of TRIGGERS has; the names of what was not prnn's already."""
     replaced = []
     for function in _LOSSES.get(module.__name__, ()):
         name = function.__name__
@@ -340,39 +340,14 @@ def _replace(module: ModuleType) -> list[str]:
     joint, models = _MODELS.get(module.__name__, ("", {}))
     if not hasattr(module, joint):
         return replaced
-    _replace_method(getattr(module, joint), "forward", _joint_forward)
+    replace_method(getattr(module, joint), "forward", _joint_forward)
     for name, loss in models.items():
         if not hasattr(module, name):
             continue
         model = getattr(module, name)
-        if _replace_method(model, "forward", functools.partial(_model_forward, loss=loss)):
+        if replace_method(model, "forward", functools.partial(_model_forward, loss=loss)):
             replaced.append(f"transformers.{name}.forward")
         generate = functools.partial(generates, encoder_options=_ENCODER_OPTIONS.get(name, frozenset()))
-        if hasattr(model, "generate") and _replace_method(model, "generate", generate):
+        if hasattr(model, "generate") and replace_method(model, "generate", generate):
             replaced.append(f"transformers.{name}.generate")
     return replaced
-
-
-def _install() -> list[str]:
-    """Replaces losses, joiners and models in all modules that this version of Transformers has."""
-    importlib.import_module("transformers")
-    replaced = []
-    for name in _TRIGGERS:
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise  # not a model that this version has not
-            continue
-        replaced += _replace(module)
-    return replaced
-
-
-def _replace_method(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-    method = getattr(owner, name)
-    if "_prnn_original" in vars(method):
-        return False
-    wrapped = wrap(method)
-    wrapped._prnn_original = method  # type: ignore[attr-defined]
-    setattr(owner, name, wrapped)
-    return True

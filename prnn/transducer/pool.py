@@ -15,6 +15,8 @@ from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import Decoder, Hypothesis, found_hypotheses, map_tensors, select_rows
 from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.resident import resident
+from prnn.transducer.resident_layers import resident_layers
+from prnn.transducer.stacking import EncoderState
 
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
@@ -52,6 +54,7 @@ class StreamPool:
         self._decoder = Decoder.of(*parts, model.blank, model.durations, bias)
         with torch.no_grad():
             self._resident = resident(self._decoder, trusts_versions=False)
+            self._layers = resident_layers(self._model.encoder)
             self._new_encoder: Any = self._model.encoder.initial_state(1)
             self._encoder: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots))
             self._new_search = greedy_begin(self._decoder, 1)
@@ -110,18 +113,14 @@ class StreamPool:
         if len(slots) != len(chunk):
             raise ValueError(f"slots has {len(slots)} streams; chunk has {len(chunk)} rows")
         with torch.no_grad():
-            rows = self._rows(slots)
-            out, counts, after = self._model.encoder.step(chunk, lengths, _selected(self._encoder, rows))
-            return self._find(slots, rows, out, counts, after)
+            return self._advance(slots, chunk, lengths)
 
     def finish(self, slots: Sequence[int]) -> list[Hypothesis]:
         """Recognises what still waits for frames, now that no more come: what `step` returns. The score has what the
         bias gives at an utterance's end. The streams are then to be closed."""
         self._require_open(slots)
         with torch.no_grad():
-            rows = self._rows(slots)
-            out, counts, after = self._model.encoder.finish(_selected(self._encoder, rows))
-            found = self._find(slots, rows, out, counts, after)
+            found = self._advance(slots, None, None)
             bias = self._decoder.bias
             if bias is None:
                 return found
@@ -164,12 +163,27 @@ class StreamPool:
             return None
         return torch.tensor(list(slots), device=self._device)
 
-    def _find(
-        self, slots: Sequence[int], rows: Tensor | None, out: Tensor, counts: Tensor, after: Any
-    ) -> list[Hypothesis]:
-        """Searches the encoder's frames, and writes all states. after: the encoder's."""
-        if not out.shape[1]:
+    def _advance(self, slots: Sequence[int], chunk: Tensor | None, lengths: Tensor | None) -> list[Hypothesis]:
+        """Encodes and searches a chunk, or, without one, what still waits for frames."""
+        rows = self._rows(slots)
+        encoder: Any = self._model.encoder
+        if self._layers is None:
+            state = _selected(self._encoder, rows)
+            out, counts, after = encoder.finish(state) if chunk is None else encoder.step(chunk, lengths, state)
             _write(self._encoder, rows, after)
+        else:
+            waiting = self._encoder[:2]
+            frames, held = _selected(waiting, rows)
+            state = EncoderState(frames, held, ())
+            stacked = encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
+            x, counts, *after = stacked
+            out = self._layers.run(x, counts, rows, self._encoder.hidden)
+            _write(waiting, rows, tuple(after))
+        return self._find(slots, rows, out, counts)
+
+    def _find(self, slots: Sequence[int], rows: Tensor | None, out: Tensor, counts: Tensor) -> list[Hypothesis]:
+        """Searches the encoder's frames."""
+        if not out.shape[1]:
             scores = self._scores.tolist()
             return [Hypothesis([], scores[slot], [], []) for slot in slots]
         if self._resident is None:
@@ -181,7 +195,6 @@ class StreamPool:
             by_library = self._resident.search(out, counts, self._max_symbols, (places, *self._search[1:]))
             assert by_library is not None  # a CPU has a search for all sizes
             found = by_library
-        _write(self._encoder, rows, after)
         hypotheses = found_hypotheses(found)
         for slot, hypothesis, count in zip(slots, hypotheses, counts.tolist(), strict=True):
             first = self._frames[slot]

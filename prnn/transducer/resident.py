@@ -26,7 +26,7 @@ from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import RecurrentPredictor, State, StatelessPredictor
 
 _DEVICES = ("cpu",)  # where searches take the library's: its kernels have not been run on a GPU yet
-_LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
+LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
 LibraryState = tuple[Tensor | None, ...]  # the members of prnnTransducerState_t in their order
@@ -166,17 +166,17 @@ def _dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def _is_plain(module: nn.Module, *types: type[nn.Module]) -> bool:
+def is_plain(module: nn.Module, *types: type[nn.Module]) -> bool:
     """Whether it is of just that type, and nothing is called before or after it."""
     return type(module) in types and not module._forward_hooks and not module._forward_pre_hooks
 
 
 def _weights(decoder: Decoder) -> ModelWeights | None:
     predictor, joiner = decoder.parts()
-    if type(joiner) is not Joiner or not all(_is_plain(layer, nn.Linear) for layer in joiner.children()):
+    if type(joiner) is not Joiner or not all(is_plain(layer, nn.Linear) for layer in joiner.children()):
         return None
     if type(predictor) is RecurrentPredictor:
-        kind, embedding, layers = _LAYERS.get(type(predictor.rnn)), predictor.embedding, _layers(predictor)
+        kind, embedding, layers = LAYERS.get(type(predictor.rnn)), predictor.embedding, _layers(predictor)
         if kind is None or layers is None or not _is_embedding(embedding):
             return None
         tables: tuple[Tensor, ...] = (embedding.weight,)
@@ -206,16 +206,16 @@ def _weights(decoder: Decoder) -> ModelWeights | None:
 
 
 def _is_embedding(module: nn.Module) -> bool:
-    return _is_plain(module, nn.Embedding) and module.max_norm is None
+    return is_plain(module, nn.Embedding) and module.max_norm is None
 
 
 def _layers(predictor: RecurrentPredictor) -> tuple[tuple[Tensor, Tensor, Tensor | None, Tensor | None], ...] | None:
     """The weights of the predictor's layers, or None if they are other layers than the library's."""
     rnn = predictor.rnn
     masks = getattr(rnn, "zoneout", 0.0) > 0 or getattr(rnn, "heads", 1) > 1
-    if not _is_plain(rnn, *_LAYERS) or masks or rnn.bidirectional or rnn.proj_size or rnn.num_layers > MOST_LAYERS:
+    if not is_plain(rnn, *LAYERS) or masks or rnn.bidirectional or rnn.proj_size or rnn.num_layers > MOST_LAYERS:
         return None
-    if predictor.cell != _LAYERS[type(rnn)]:
+    if predictor.cell != LAYERS[type(rnn)]:
         return None
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return tuple(

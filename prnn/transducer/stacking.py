@@ -177,24 +177,31 @@ class StackingEncoder(nn.Module):
         Returns:
             Encoder frames (N, M, output_dim), zero beyond their numbers; their numbers (N,), int64; the state after.
         """
-        if (together := self._step_together(chunk, lengths, state)) is not None:
+        x, ready, waiting, counts = self.stacked(chunk, lengths, state)
+        out, hidden = self._run(x, ready, state.hidden)
+        return out, ready, EncoderState(waiting, counts, hidden)
+
+    def stacked(self, chunk: Tensor, lengths: Tensor, state: EncoderState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What a step gives its layers: stacked frames (N, M, frame_stack * F), their numbers (N,), and what waits
+        after it, `EncoderState.frames` and `counts`."""
+        if (together := self._stacked_together(chunk, lengths, state)) is not None:
             return together
         frames, counts = self._append(state, self._normalize(chunk, lengths), lengths)
         ready = torch.clamp((counts - self.frame_stack) // self.frame_stride + 1, min=0)
-        out, hidden = self._run(self._stack(frames, _most(ready)), ready, state.hidden)
         used = ready * self.frame_stride
         kept = self.frame_stack - 1
         index = used[:, None] + torch.arange(kept, device=used.device)
         index = index.clamp(max=max(frames.shape[1] - 1, 0))[:, :, None].expand(-1, -1, self.feature_dim)
         waiting = frames.gather(1, index) if frames.shape[1] else frames
         counts = counts - used
-        return out, ready, EncoderState(waiting.masked_fill(~_times(kept, counts)[:, :, None], 0.0), counts, hidden)
+        waiting = waiting.masked_fill(~_times(kept, counts)[:, :, None], 0.0)
+        return self._stack(frames, _most(ready)), ready, waiting, counts
 
-    def _step_together(
+    def _stacked_together(
         self, chunk: Tensor, lengths: Tensor, state: EncoderState
-    ) -> tuple[Tensor, Tensor, EncoderState] | None:
-        """`step` on a CPU where all rows have as many frames, in few operations, or None: what these take is most of a
-        small encoder's time on a chunk."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """`stacked` on a CPU where all rows have as many frames, in few operations, or None: what these take is most of
+        a small encoder's time on a chunk."""
         if chunk.is_cuda or not len(chunk):
             return None
         (waiting, *others), given = state.counts.tolist(), lengths.tolist()
@@ -206,17 +213,20 @@ class StackingEncoder(nn.Module):
         total = frames.shape[1]
         ready = max((total - self.frame_stack) // self.frame_stride + 1, 0)
         left = total - ready * self.frame_stride
-        hidden, out = state.hidden, frames.new_zeros(len(frames), 0, self.output_dim)
-        if ready:
-            out, hidden = self.layers(self._stack(frames, ready), hidden, None)
         kept = functional.pad(frames[:, total - left :], (0, 0, 0, self.frame_stack - 1 - left))
-        return out, torch.full_like(lengths, ready), EncoderState(kept, torch.full_like(lengths, left), hidden)
+        return self._stack(frames, ready), torch.full_like(lengths, ready), kept, torch.full_like(lengths, left)
+
+    def stacked_rest(self, state: EncoderState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`stacked` of what still waits, once no more frames will come."""
+        ready = (state.counts + self.frame_stride - 1) // self.frame_stride
+        x = self._stack(state.frames, _most(ready))
+        return x, ready, torch.zeros_like(state.frames), torch.zeros_like(state.counts)
 
     def finish(self, state: EncoderState) -> tuple[Tensor, Tensor, EncoderState]:
         """The encoder frames of what still waits, as `step` returns them."""
-        ready = (state.counts + self.frame_stride - 1) // self.frame_stride
-        out, hidden = self._run(self._stack(state.frames, _most(ready)), ready, state.hidden)
-        return out, ready, EncoderState(torch.zeros_like(state.frames), torch.zeros_like(state.counts), hidden)
+        x, ready, waiting, counts = self.stacked_rest(state)
+        out, hidden = self._run(x, ready, state.hidden)
+        return out, ready, EncoderState(waiting, counts, hidden)
 
     def _normalize(self, features: Tensor, lengths: Tensor) -> Tensor:
         normal = (features.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_inv_std

@@ -124,6 +124,7 @@ def main() -> None:
             warmup_steps=arguments.warmup,
             lr_scheduler_type="cosine",
             bf16=torch.cuda.is_available(),
+            use_cpu=not torch.cuda.is_available(),  # without it several processes on CPUs train a model each
             dataloader_num_workers=arguments.workers,
             logging_steps=1,
             disable_tqdm=True,
@@ -138,6 +139,8 @@ def main() -> None:
     )
     trainer.train()
     trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return
     processor.save_pretrained(arguments.output)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     log = {"loss": losses, "seconds": times.seconds, "bytes": peak_memory()}

@@ -5,14 +5,8 @@
 #include <cstdio>
 
 #include "core/enums.h"
-#include "core/handle.h"
 
 namespace prnn {
-namespace {
-
-thread_local char thread_message[kMessageSize] = "";
-
-}  // namespace
 
 void fail(prnnStatus_t status, const char* format, ...) {
   char text[kMessageSize];
@@ -34,16 +28,7 @@ void require_aligned(size_t bytes, std::initializer_list<NamedArray> arrays) {
   }
 }
 
-prnnStatus_t record_failure(prnnHandle_t handle, prnnStatus_t status, const char* message) noexcept {
-  std::snprintf(is_valid(handle) ? handle->message : thread_message, kMessageSize, "%s", message);
-  return status;
-}
-
 }  // namespace prnn
-
-extern "C" const char* prnnGetLastErrorMessage(prnnHandle_t handle) {
-  return prnn::is_valid(handle) ? handle->message : prnn::thread_message;
-}
 
 extern "C" const char* prnnGetErrorString(prnnStatus_t status) {
   switch (prnn::integer_in(status)) {

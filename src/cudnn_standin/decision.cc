@@ -21,10 +21,7 @@ constexpr int kStepsOfHost = 4;
 // cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
 bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c.math_type == kConvertingMath; }
 
-// Timesteps of which more make no difference to libprnn's choice.
-constexpr int kLongSteps = 64;
-
-// What the two libraries say of a configuration.
+// The two libraries' answers for a configuration.
 struct Known {
   std::string reason;                     // why the resident kernels do not serve it
   std::string in_inference, in_training;  // why cuDNN is faster
@@ -35,7 +32,9 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
           const Configuration& c) {
   Known known;
   const RnnDesc rnn(prnn);
-  describe(prnn, c, nullptr, rnn.get());
+  const DropoutDesc dropout(prnn);  // without states: whether there is any counts
+  prnn.require(prnn.SetDropoutDescriptor(dropout.get(), prnn_handle, c.dropout, nullptr, 0, 0), prnn_handle);
+  describe(prnn, c, dropout.get(), rnn.get());
   const TensorDesc input(prnn);
   const int dims[] = {c.batch, c.input, 1}, strides[] = {c.input, 1, 1};
   prnn.require(prnn.SetTensorNdDescriptor(input.get(), static_cast<prnnDataType_t>(c.type), 3, dims, strides));
@@ -66,10 +65,10 @@ const Known& known_of(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_ha
   static std::mutex& mutex = *new std::mutex;
   static std::map<Key, Known>& all = *new std::map<Key, Known>;
   Key key{device, c};
-  // The layout of the sequences does not matter, nor how long long ones are.
+  // The layout of the sequences does not matter; how much their length does, libprnn knows.
   key.second.layout = 0;
   key.second.padded_io = false;
-  key.second.steps = std::min(steps, kLongSteps);
+  key.second.steps = prnn.GetRNNCanonicalLength(steps);
   {
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = all.find(key);

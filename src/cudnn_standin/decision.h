@@ -6,7 +6,7 @@
 
 namespace prnn_cudnn {
 
-// Of the calls of a training step, the decision is the same for all: it does not depend on whether they are captured
+// The decision is the same for all calls of a training step: it does not depend on whether they are captured
 // into a graph.
 enum class Use { kTraining, kInference, kInferenceInGraph };
 
@@ -18,7 +18,7 @@ struct Decision {
 // The reasons that follow from the configuration alone, without a device; empty if there are none.
 std::string why_forwarded(const Configuration& configuration);
 
-// The same for the lengths of the sequences.
+// The reasons that follow from the lengths of the sequences.
 std::string why_forwarded(const Configuration& configuration, const Sequences& sequences);
 
 // Sets prnn's descriptor of a layer as the configuration says.

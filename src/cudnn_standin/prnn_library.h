@@ -3,6 +3,7 @@
 
 #include "cudnn_standin/cudnn.h"
 #include "persistent_rnn.h"
+#include "prnn_call.h"
 
 namespace prnn_cudnn {
 
@@ -37,7 +38,8 @@ namespace prnn_cudnn {
   USE(RNNForwardTraining)         \
   USE(RNNBackwardData)            \
   USE(RNNBackwardWeights)         \
-  USE(QueryRNNSequence)
+  USE(QueryRNNSequence)           \
+  USE(GetRNNCanonicalLength)
 
 struct Prnn {
 #define PRNN_CUDNN_MEMBER(name) decltype(&::prnn##name) name;

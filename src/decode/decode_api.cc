@@ -1,8 +1,5 @@
 // prnnTransducerSearch and its kin: checks every argument, then calls the backend of the handle's device.
-#include <algorithm>
-#include <vector>
-
-#include "core/loss_checks.h"
+#include "decode/checks.h"
 #include "decode/decode.h"
 
 namespace prnn {
@@ -82,12 +79,6 @@ void check_options(const TransducerModel& m, const prnnTransducerSearchOptions_t
          options->maxFrames, options->maxSymbols, kMost);
 }
 
-// Checks an array that models of one kind have and others do not.
-void require_only_if(bool wanted, const void* array, const char* name, const char* reason) {
-  if (wanted) return require_not_null(array, name);
-  if (array != nullptr) fail(PRNN_STATUS_BAD_PARAM, "%s is given; it must be NULL %s", name, reason);
-}
-
 void check_weights(const TransducerModel& m, const prnnTransducerWeights_t* weights) {
   require_not_null(weights, "weights");
   const prnnTransducerWeights_t& w = *weights;
@@ -118,13 +109,6 @@ void check_weights(const TransducerModel& m, const prnnTransducerWeights_t* weig
                            {w.inputBiases[layer], "weights->inputBiases[layer]"},
                            {w.recurrentBiases[layer], "weights->recurrentBiases[layer]"}});
   }
-}
-
-// Checks a prepared model, which like workspaces is aligned to 16 bytes.
-void check_prepared(const void* prepared) {
-  require_not_null(prepared, "prepared");
-  if (reinterpret_cast<uintptr_t>(prepared) % 16 != 0)
-    fail(PRNN_STATUS_BAD_PARAM, "prepared is at address %p; it must be aligned to 16 bytes", prepared);
 }
 
 size_t compute_size(const TransducerModel& m) {
@@ -170,12 +154,7 @@ void check_slots(const TransducerModel& m, const prnnTransducerSearchOptions_t& 
       fail(PRNN_STATUS_BAD_PARAM, "state->node of slot %" PRId64 " is %d; it must be 0 to %" PRId64, slot,
            state.node[slot], bias->nodes - 1);
   }
-  if (state.slots == nullptr) return;
-  std::vector<int> sorted(state.slots, state.slots + o.batch);
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end())
-    fail(PRNN_STATUS_BAD_PARAM, "state->slots holds %d twice; slots must be different ones", *twice);
+  require_different(state.slots, o.batch, "state->slots");
 }
 
 void check_state(prnnHandle_t handle, const TransducerModel& m, const prnnTransducerSearchOptions_t& o,

@@ -7,6 +7,7 @@
 
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/mma.h"
+#include "rnn/plan/plan.h"
 
 namespace prnn {
 

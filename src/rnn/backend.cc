@@ -3,7 +3,7 @@
 
 namespace prnn {
 
-const RnnBackend& select_backend(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+SharedRnnBackend select_backend(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   if (!context.is_cpu()) return select_cuda_backend(context, rnn.backend, problem);
   return cpu_rnn_backend();
 }

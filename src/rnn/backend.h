@@ -7,9 +7,9 @@
 namespace prnn {
 
 // The backend that serves the problem on the handle's device, or NOT_SUPPORTED with the limit that was broken.
-const RnnBackend& select_backend(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem);
+SharedRnnBackend select_backend(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem);
 
 // The same for a CUDA handle, where `wanted` matters. Lives in rnn/cudnn/.
-const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem);
+SharedRnnBackend select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem);
 
 }  // namespace prnn

@@ -91,12 +91,12 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
 }
 
 size_t workspace_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  return select_backend(*handle, rnn, problem).workspace_size(handle, problem);
+  return select_backend(*handle, rnn, problem)->workspace_size(handle, problem);
 }
 
 size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem, bool keeps_gates) {
-  const RnnBackend& backend = select_backend(*handle, rnn, problem);
-  return reserve_header_size(*handle) + backend.reserve_size(handle, problem, keeps_gates);
+  return reserve_header_size(*handle) +
+         select_backend(*handle, rnn, problem)->reserve_size(handle, problem, keeps_gates);
 }
 
 }  // namespace

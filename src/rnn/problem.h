@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "persistent_rnn.h"
+#include "rnn/needs.h"
 
 namespace prnn {
 
@@ -51,20 +53,12 @@ struct RnnProblem {
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
   int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : recurrences() * state(); }
-  bool has_extras() const {
-    return extras.reset != nullptr || extras.cells != nullptr || extras.dcells != nullptr || has_masks();
-  }
-  bool has_masks() const { return masks_in_kernels() || masks.zoneout != nullptr; }
+  uint32_t needs() const;  // bits of Needs
   bool zones_out() const { return masks.zoneout != nullptr || masks.zoneoutExpectation > 0; }
-  // Of the masks, what the recurrent kernels do: a GRU's `zoneout` is in their input.
-  bool masks_in_kernels() const {
-    return masks.recurrent != nullptr || masks.zoneoutExpectation > 0 ||
-           (mode == PRNN_LSTM && masks.zoneout != nullptr);
-  }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
 
-// The same layers and sequences in inference, where nothing is dropped.
+// Turns a problem into that of inference, where nothing is dropped.
 inline RnnProblem inference_of(RnnProblem problem) {
   problem.training = false;
   problem.dropout = {};
@@ -121,6 +115,7 @@ class RnnBackend {
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;
 };
 
-const RnnBackend& cpu_rnn_backend();  // src/rnn/cpu/
+using SharedRnnBackend = std::shared_ptr<const RnnBackend>;
+SharedRnnBackend cpu_rnn_backend();  // src/rnn/cpu/
 
 }  // namespace prnn

@@ -1,4 +1,6 @@
-// What would run: prnnQueryRNN and its relatives, which report plans and start nothing.
+// prnnQueryRNN and its relatives, which report plans and start nothing.
+#include "rnn/query.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +13,8 @@
 #include "core/cpu/threads.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
-#include "rnn/plan/faster.h"
-#include "rnn/plan/plan.h"
+#include "rnn/plan/backend_choice.h"
+#include "rnn/plan/canonical.h"
 #include "rnn/reserve.h"
 #include "rnn/validate.h"
 
@@ -20,8 +22,6 @@ using namespace prnn;
 
 namespace prnn {
 namespace {
-
-constexpr const char* kCudnnWasAskedFor = "PRNN_CUDNN_BACKEND was asked for";
 
 int to_int(int64_t value) { return static_cast<int>(std::min<int64_t>(value, INT_MAX)); }
 
@@ -36,7 +36,7 @@ struct PassReport {
   std::string reason;  // why no more
 };
 
-// Of a stack that is neither; one where both say the same.
+// Joins the reasons of a stack that runs in neither way; one of them where both are alike.
 std::string join_reasons(const std::string& wavefront, const std::string& side_by_side) {
   return wavefront == side_by_side || side_by_side.empty() ? wavefront : wavefront + "; " + side_by_side;
 }
@@ -63,8 +63,8 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   set_text(info.device, sizeof info.device, row.name);
   info.measured = row.is_measured ? 1 : 0;
   if (plan.runnable) {
-    set_text(info.forwardEngine, sizeof info.forwardEngine, engine_name(forward.shape.kernel->engine));
-    set_text(info.backwardEngine, sizeof info.backwardEngine, engine_name(backward.shape.kernel->engine));
+    set_text(info.forwardEngine, sizeof info.forwardEngine, row_of(forward.shape.kernel->engine).name);
+    set_text(info.backwardEngine, sizeof info.backwardEngine, row_of(backward.shape.kernel->engine).name);
   }
   info.blocks = forward.shape.blocks;
   info.replicas = forward.shape.replicas;
@@ -92,7 +92,7 @@ int64_t core_cache_bytes() {
   return bytes > 0 ? bytes : 256 * 1024;
 }
 
-// Of prnnGetRNNTempSpaceSizes, for training.
+// Sets the sizes that prnnGetRNNTempSpaceSizes has for training.
 void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem& problem, prnnRNNInfo_t* info) {
   info->workspaceSize = backend.workspace_size(&context, problem);
   info->reserveSize = reserve_header_size(context) + backend.reserve_size(&context, problem, false);
@@ -121,7 +121,7 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
                                     : std::lround(std::floor(std::sqrt(double(room) / double(bytes_per_weight)))));
   try {
-    set_sizes(context, select_backend(context, rnn, problem), problem, &info);
+    set_sizes(context, *select_backend(context, rnn, problem), problem, &info);
   } catch (const Failure& failure) {
     info.supported = 0;
     set_text(info.reason, sizeof info.reason, failure.what());
@@ -129,28 +129,21 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   return info;
 }
 
-prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  const CudaState& state = cuda_state(context);
-  prnnRNNInfo_t info{};
-  RnnPlan plan;
-  if (state.row.name == nullptr) {
-    set_text(info.device, sizeof info.device, "GPU without a row");
-    set_text(info.reason, sizeof info.reason, state.no_row);
-  } else {
-    plan = plan_rnn(state.row, problem);
-    info = info_from_plan(state.row, problem, plan);
-  }
-  const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
-  if (was_asked) info.supported = 0;
+// The plan of a training call on a GPU. find_backend(problem): what would run it, or a Failure that says why nothing.
+template <class FindBackend>
+prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem,
+                        const FindBackend& find_backend) {
+  const RnnPlan plan = plan_rnn(row, canonical(problem));
+  prnnRNNInfo_t info = info_from_plan(row, problem, plan);
+  if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
   try {
-    const RnnBackend& backend = select_cuda_backend(context, rnn.backend, problem);
-    info.backend = backend.kind();
-    info.inferenceBackend = select_cuda_backend(context, rnn.backend, inference_of(problem)).kind();
-    if (info.backend == PRNN_PERSISTENT_BACKEND) set_sizes(context, backend, problem, &info);
+    info.backend = find_backend(problem, plan);
+    info.inferenceBackend = find_backend(inference_of(problem), plan);
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
-      set_text(info.reason, sizeof info.reason,
-               was_asked ? kCudnnWasAskedFor : why_cudnn_is_faster(state.row, problem, plan));
+      set_text(
+          info.reason, sizeof info.reason,
+          rnn.backend == PRNN_CUDNN_BACKEND ? choose_backend(problem, plan, rnn.backend).reason : plan.cudnn.sentence);
     }
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
@@ -158,8 +151,27 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   return info;
 }
 
-prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  const auto find_backend = [&](const RnnProblem& of_call, const RnnPlan&) {
+    return select_cuda_backend(context, rnn.backend, of_call)->kind();
+  };
+  const CudaState& state = cuda_state(context);
+  prnnRNNInfo_t info{};
+  if (state.row.name != nullptr) {
+    info = query_gpu(state.row, rnn, problem, find_backend);
+    if (info.supported != 0 && info.backend == PRNN_PERSISTENT_BACKEND) {
+      set_sizes(context, *select_cuda_backend(context, rnn.backend, problem), problem, &info);
+    }
+    return info;
+  }
+  set_text(info.device, sizeof info.device, "GPU without a row");
+  set_text(info.reason, sizeof info.reason, state.no_row);
+  try {
+    info.backend = info.inferenceBackend = find_backend(problem, RnnPlan());
+  } catch (const Failure& failure) {
+    set_text(info.reason, sizeof info.reason, failure.what());
+  }
+  return info;
 }
 
 prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProblem& problem) {
@@ -167,30 +179,21 @@ prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProb
   if (row == nullptr) {
     fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
   }
-  const RnnPlan plan = plan_rnn(*row, problem);
-  prnnRNNInfo_t info = info_from_plan(*row, problem, plan);
-  const char* const lacks = what_cudnn_lacks(problem);
-  const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
-  if (was_asked) {
-    info.supported = 0;
-    set_text(info.reason, sizeof info.reason,
-             lacks != nullptr ? lacks
-             : plan.runnable  ? kCudnnWasAskedFor
-                              : plan.reason);
-  }
-  // What select_cuda_backend() chooses where there is a cuDNN; a GPU that CUDA no longer compiles for runs nothing.
-  const bool serves = !row->is_legacy() && lacks == nullptr;
-  if (serves && (was_asked || (rnn.backend == PRNN_BEST_BACKEND && !plan.runnable)))
-    info.backend = info.inferenceBackend = PRNN_CUDNN_BACKEND;
-  if (plan.runnable && rnn.backend == PRNN_BEST_BACKEND) {
-    if (is_cudnn_faster(*row, problem, plan)) info.backend = PRNN_CUDNN_BACKEND;
-    if (is_cudnn_faster(*row, inference_of(problem), plan)) info.inferenceBackend = PRNN_CUDNN_BACKEND;
-    set_text(info.reason, sizeof info.reason, why_cudnn_is_faster(*row, problem, plan));
-  }
-  return info;
+  return query_gpu(*row, rnn, problem, [&](const RnnProblem& of_call, const RnnPlan& plan) {
+    const BackendChoice choice = choose_backend(of_call, plan, rnn.backend);
+    // A GPU that CUDA no longer compiles for runs nothing.
+    const bool runs_cudnn = choice.cudnn && !row->is_legacy();
+    if (!choice.resident && !runs_cudnn) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", choice.reason.c_str());
+    return choice.resident_first || !runs_cudnn ? PRNN_PERSISTENT_BACKEND : PRNN_CUDNN_BACKEND;
+  });
 }
 
 }  // namespace
+
+prnnRNNInfo_t query_rnn(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+}
+
 }  // namespace prnn
 
 extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
@@ -200,7 +203,7 @@ extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescripto
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
     require_not_null(info, "info");
-    *info = query(handle, rnn, problem);
+    *info = query_rnn(handle, rnn, problem);
   });
 }
 
@@ -223,7 +226,7 @@ extern "C" prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gp
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(info, "info");
-    *info = gpu == nullptr ? query(handle, rnn, problem) : query_row(gpu, rnn, problem);
+    *info = gpu == nullptr ? query_rnn(handle, rnn, problem) : query_row(gpu, rnn, problem);
   });
 }
 

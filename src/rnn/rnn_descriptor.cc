@@ -12,6 +12,28 @@ const prnnRNNStruct& require_rnn(prnnRNNDescriptor_t rnnDesc) {
   return *rnnDesc;
 }
 
+void require_extras(const prnnRNNStruct& rnn, const prnnRNNExtras_t& extras, const char* name) {
+  struct Field {
+    const char* name;
+    const void* value;
+    bool is_of_cells, wants_reset;
+  };
+  for (const Field& field :
+       {Field{"cells", extras.cells, true, false}, Field{"dcells", extras.dcells, true, false},
+        Field{"resetHx", extras.resetHx, false, true}, Field{"resetCx", extras.resetCx, true, true},
+        Field{"dresetHx", extras.dresetHx, false, true}, Field{"dresetCx", extras.dresetCx, true, true}}) {
+    if (field.value == nullptr) continue;
+    if (field.is_of_cells && rnn.mode != PRNN_LSTM) {
+      fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given with %s; only PRNN_LSTM has cells", name, field.name,
+           name_of(rnn.mode));
+    }
+    if (field.wants_reset && extras.reset == nullptr) {
+      fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given, but %s->reset is NULL: no sequence starts anew", name, field.name,
+           name);
+    }
+  }
+}
+
 namespace {
 
 void require_at_least_one(int value, const char* name) {
@@ -134,25 +156,7 @@ extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnn
   return guarded(nullptr, [&] {
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const prnnRNNExtras_t wanted = extras == nullptr ? prnnRNNExtras_t{} : *extras;
-    struct Field {
-      const char* name;
-      const void* value;
-      bool is_of_cells, wants_reset;
-    };
-    for (const Field& field :
-         {Field{"cells", wanted.cells, true, false}, Field{"dcells", wanted.dcells, true, false},
-          Field{"resetHx", wanted.resetHx, false, true}, Field{"resetCx", wanted.resetCx, true, true},
-          Field{"dresetHx", wanted.dresetHx, false, true}, Field{"dresetCx", wanted.dresetCx, true, true}}) {
-      if (field.value == nullptr) continue;
-      if (field.is_of_cells && rnn.mode != PRNN_LSTM) {
-        fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given with %s; only PRNN_LSTM has cells", field.name,
-             name_of(rnn.mode));
-      }
-      if (field.wants_reset && wanted.reset == nullptr) {
-        fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given, but extras->reset is NULL: no sequence starts anew",
-             field.name);
-      }
-    }
+    require_extras(rnn, wanted, "extras");
     rnnDesc->extras = wanted;
   });
 }

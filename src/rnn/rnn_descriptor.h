@@ -33,4 +33,7 @@ namespace prnn {
 // Throws BAD_PARAM unless the descriptor is alive and prnnSetRNNDescriptor has been called on it.
 const prnnRNNStruct& require_rnn(prnnRNNDescriptor_t rnnDesc);
 
+// Throws BAD_PARAM unless the layer can have these extras. name: what messages call them.
+void require_extras(const prnnRNNStruct& rnn, const prnnRNNExtras_t& extras, const char* name);
+
 }  // namespace prnn

@@ -23,6 +23,9 @@ struct SequenceCopy {
   int64_t sequences() const { return static_cast<int64_t>(order.size()); }
 };
 
+// The B_t of seqLength timesteps; throws BAD_PARAM unless each is at least 1 and they do not increase.
+std::vector<int32_t> read_batch_sizes(int seqLength, const int* batchSizes);
+
 void copy_sequences_cpu(const SequenceCopy& copy);
 void copy_sequences_cuda(const prnnContext& context, const SequenceCopy& copy);
 

@@ -7,9 +7,8 @@
 using namespace prnn;
 
 namespace prnn {
-namespace {
 
-std::vector<int32_t> read_batch(int seqLength, const int* batchSizes) {
+std::vector<int32_t> read_batch_sizes(int seqLength, const int* batchSizes) {
   if (seqLength < 1) fail(PRNN_STATUS_BAD_PARAM, "seqLength is %d; it must be at least 1", seqLength);
   require_not_null(batchSizes, "batchSizes");
   for (int t = 0; t < seqLength; ++t) {
@@ -21,6 +20,8 @@ std::vector<int32_t> read_batch(int seqLength, const int* batchSizes) {
   }
   return {batchSizes, batchSizes + seqLength};
 }
+
+namespace {
 
 std::vector<int32_t> read_order(int sequences, const int* order) {
   std::vector<int32_t> numbers(static_cast<size_t>(sequences));
@@ -58,7 +59,7 @@ void require_addressable(const SequenceCopy& copy) {
 SequenceCopy check_copy(int seqLength, const int* batchSizes, const int* order, size_t rowBytes, const void* padded,
                         size_t stepStride, size_t sequenceStride, const void* packed, bool packs) {
   SequenceCopy copy;
-  copy.batch = read_batch(seqLength, batchSizes);
+  copy.batch = read_batch_sizes(seqLength, batchSizes);
   copy.order = read_order(copy.batch.front(), order);
   if (rowBytes == 0) fail(PRNN_STATUS_BAD_PARAM, "rowBytes is 0; it must be at least 1");
   require_not_null(padded, "padded");

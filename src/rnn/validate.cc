@@ -1,9 +1,9 @@
 #include "rnn/validate.h"
 #include "core/handle.h"
+#include "rnn/sequences.h"
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 
 namespace prnn {
 namespace {
@@ -32,10 +32,11 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
          "last one among those that are not, its c is kept",
          static_cast<long long>(problem.layers));
   }
-  if (problem.has_masks() && problem.skip_input) {
+  const bool has_masks = (problem.needs() & (Needs::kMasks | Needs::kZoneout)) != 0;
+  if (has_masks && problem.skip_input) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT");
   }
-  if (problem.has_masks() && problem.projection > 0) {
+  if (has_masks && problem.projection > 0) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no projection; its size is %lld",
          static_cast<long long>(problem.projection));
   }
@@ -114,7 +115,7 @@ void require_countable(const RnnProblem& problem) {
   }
 }
 
-// Of one {N, I, 1}: `steps` timesteps, or as many as the resident kernels take.
+// Makes the problem of one {N, I, 1}, with `steps` timesteps or as many as the resident kernels take.
 RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc, int64_t steps) {
   RnnProblem problem = problem_from_descriptor(rnn);
   require_batch_by_size(xDesc, "xDesc", problem.type);
@@ -148,6 +149,18 @@ int64_t input_from_weights(RnnProblem problem, const prnnFilterStruct* wDesc) {
 RnnProblem problem_from_sequence(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* xDesc) {
   RnnProblem problem = problem_from_descriptor(rnn);
   set_input(problem, read_sequence(problem, seqLength, xDesc, 0, "xDesc"), "xDesc[0]");
+  require_countable(problem);
+  return problem;
+}
+
+RnnProblem problem_from_sizes(const prnnRNNStruct& rnn, int inputSize, int seqLength, const int* batchSizes) {
+  RnnProblem problem = problem_from_descriptor(rnn);
+  if (inputSize < 1) fail(PRNN_STATUS_BAD_PARAM, "inputSize is %d; it must be at least 1", inputSize);
+  for (const int32_t batch : read_batch_sizes(seqLength, batchSizes)) {
+    problem.batch.push_back(batch);
+    problem.rows += batch;
+  }
+  set_input(problem, inputSize, "the call");
   require_countable(problem);
   return problem;
 }
@@ -188,15 +201,13 @@ void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn,
   }
 }
 
-void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, const void* data,
-                      int64_t width, const char* descriptors_name, const char* data_name) {
+void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
+                      const char* descriptors_name) {
   require_not_null(descriptors, descriptors_name);
   for (int64_t t = 0; t < problem.steps(); ++t) {
     if (t > 0 && descriptors[t] == descriptors[t - 1] && problem.batch[t] == problem.batch[t - 1]) continue;
     require_tensor(descriptors[t], {descriptors_name, t}, problem.type, {problem.batch[t], width});
   }
-  require_not_null(data, data_name);
-  require_aligned(type_size(problem.type), {{data, data_name}});
 }
 
 void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data, int64_t width,
@@ -204,15 +215,10 @@ void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor,
   if (data == nullptr) return;
   require_tensor(descriptor, descriptor_name, problem.type,
                  {problem.layers * problem.recurrences(), problem.max_batch(), width});
-  const std::string name(descriptor_name, std::strlen(descriptor_name) - std::strlen("Desc"));
-  require_aligned(type_size(problem.type), {{data, name.c_str()}});
 }
 
-void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const void* data,
-                     const char* descriptor_name, const char* data_name) {
+void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const char* descriptor_name) {
   require_filter(descriptor, descriptor_name, problem.type, rnn_params_count(problem));
-  require_not_null(data, data_name);
-  require_aligned(type_size(problem.type), {{data, data_name}});
 }
 
 void require_space(const void* space, size_t size, size_t needed, const char* space_name, const char* size_name) {

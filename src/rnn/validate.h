@@ -10,10 +10,14 @@ namespace prnn {
 // From xDesc[0 .. seqLength-1], each {B_t, I, 1}.
 RnnProblem problem_from_sequence(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* xDesc);
 
+// From the host's array of B_t.
+RnnProblem problem_from_sizes(const prnnRNNStruct& rnn, int inputSize, int seqLength, const int* batchSizes);
+
 // From one {N, I, 1}: a sequence of one timestep, for what does not depend on the timesteps.
 RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc);
 
-// The same for what depends on there being some: 256 timesteps, or as many as the resident kernels take.
+// From one {N, I, 1}: a sequence of 256 timesteps, or of as many as the resident kernels take, for what depends on
+// them.
 RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc);
 
 // From yDesc[0 .. seqLength-1], each {B_t, D P, 1}, and the input size from dxDesc[0] where the caller wants dx, else
@@ -21,19 +25,18 @@ RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescrip
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,
                                bool wants_dx, const prnnTensorDescriptor_t* dxDesc, prnnFilterDescriptor_t wDesc);
 
-// What a training call with dropout between layers needs: states, set with a handle of the same device.
+// Throws BAD_PARAM unless a training call with dropout between layers has states, set with a handle of its device.
 void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context);
 
-// Data and descriptors of x, y, dx, dy: one descriptor a timestep, {B_t, width, 1}.
-void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, const void* data,
-                      int64_t width, const char* descriptors_name, const char* data_name);
+// Descriptors of x, y, dx, dy: one a timestep, {B_t, width, 1}.
+void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
+                      const char* descriptors_name);
 
-// hx, hy, ... of {L D, N, width}; the descriptor is looked at only where there is data.
+// The descriptor of hx, hy, ..., {L D, N, width}; looked at only where there is data.
 void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data, int64_t width,
                    const char* descriptor_name);
 
-void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const void* data,
-                     const char* descriptor_name, const char* data_name);
+void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const char* descriptor_name);
 
 // Workspace or reserve space: at least `needed` bytes.
 void require_space(const void* space, size_t size, size_t needed, const char* space_name, const char* size_name);

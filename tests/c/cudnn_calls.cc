@@ -66,7 +66,7 @@ void set(const std::string& name, int value) {
 }
 
 void run(const std::string& step) {
-  const RnnBackend& backend = require_cudnn_backend();
+  const RnnBackend& backend = *require_cudnn_backend();
   const std::vector<char>::size_type room = 1 << 20;
   static std::vector<char> x(room), y(room), reserve(room);
   std::vector<float> w(rnn_params_count(problem));
@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
       if (equals != std::string::npos) {
         set(step.substr(0, equals), std::atoi(step.c_str() + equals + 1));
       } else if (step == "size") {
-        std::printf("workspace %zu\n", require_cudnn_backend().workspace_size(&context, problem));
+        std::printf("workspace %zu\n", require_cudnn_backend()->workspace_size(&context, problem));
       } else if (step == "count") {
         std::printf("made %d\n", count("fake_created_objects"));
       } else {

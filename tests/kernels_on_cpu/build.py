@@ -1,12 +1,15 @@
 """Compiles kernels of rnn/plan/kernels.h for the CPU, and runs layers with them."""
 
 import dataclasses
-import functools
+import fcntl
+import os
 import pathlib
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kernels_on_cpu.translate import make_sources
@@ -36,6 +39,16 @@ def marks(group: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.skipif(not runs, reason=reason), pytest.mark.xdist_group(group)]
 
 
+def first_of_each(kind: Callable[..., object], cases: list[Any]) -> list[Any]:
+    """The cases for parametrize(): of each kind all but the first have the mark `full`."""
+    kinds = [kind(*case) for case in cases]
+    later = [kinds.index(kinds[i]) < i for i in range(len(cases))]
+    return [
+        pytest.param(*case, marks=[pytest.mark.full] if is_later else [])
+        for case, is_later in zip(cases, later, strict=True)
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Edit:
     """A defect: what the text of a file of src/ is replaced with."""
@@ -46,13 +59,14 @@ class Edit:
 
 
 class Builder:
-    """What all programs have in common is compiled once. `options`: of the compiler."""
+    """Compiles programs into a folder of its own. What programs have in common is compiled once, by the first worker of
+    pytest that needs it. `options`: of the compiler."""
 
-    def __init__(self, folder: pathlib.Path, options: tuple[str, ...] = ()) -> None:
-        self.folder, self.options = folder, options
-        plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc"))]
-        self.objects = [self._compile(source, "-O0", ROOT / "src") for source in plan]
-        self.objects += [self._compile(HERE / name, "-O2", ROOT / "src") for name in ("gpu.cc", "layer.cc")]
+    def __init__(self, factory: pytest.TempPathFactory, *options: str) -> None:
+        self.folder, self.options = factory.mktemp("kernels_on_cpu"), options
+        session = factory.getbasetemp()
+        self.shared = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "kernels_on_cpu_shared"
+        self.shared.mkdir(exist_ok=True)
 
     def _compile(
         self, source: pathlib.Path, level: str, *folders: pathlib.Path, more: tuple[str, ...] = ()
@@ -63,9 +77,25 @@ class Builder:
         subprocess.run([*command, "-isystem", str(find_headers()), "-c", str(source), "-o", str(target)], check=True)
         return target
 
-    @functools.cached_property
-    def _order(self) -> pathlib.Path:
-        return self._compile(HERE / "order.cc", "-O3", more=ORDER)
+    def _compile_once(self, source: pathlib.Path, level: str, *, more: tuple[str, ...] = ()) -> pathlib.Path:
+        """Of a source that no defect is planted in."""
+        kept = self.shared / "".join([source.stem, *self.options, *more, ".o"]).replace("/", "_")
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                self._compile(source, level, ROOT / "src", more=more).rename(kept)
+        return kept
+
+    def _common_objects(self, program: str) -> list[pathlib.Path]:
+        objects = [self._compile_once(HERE / "gpu.cc", "-O2")]
+        if program in ("run_layer", "run_stack", "run_layer_norm"):
+            objects.append(self._compile_once(HERE / "layer.cc", "-O2"))
+        if program in ("run_layer", "run_stack"):
+            plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc"))]
+            objects += [self._compile_once(source, "-O0") for source in plan]
+        if program == "run_decode":
+            objects.append(self._compile_once(ROOT / "src/decode/cuda/search_plan.cc", "-O0"))
+        return objects
 
     def run_layer(
         self, name: str, kernels: set[str], edits: tuple[Edit, ...] = (), *, order: bool = False
@@ -117,9 +147,6 @@ class Builder:
         (folder / "launchers.inc").write_text(kernel_instances.launchers_text(chosen))
         options = ORDER if order else ()
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=options)]
-        objects += [self._order] if order else []
-        if program == "run_decode":
-            objects.append(self._compile(ROOT / "src/decode/cuda/search_plan.cc", "-O0", ROOT / "src"))
         followed = (*options, "-fsanitize=thread", "-g1") if order else ()
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"
@@ -131,7 +158,9 @@ class Builder:
             source = folder / f"kernels_{kind}.cc"
             source.write_text(f'#include "instructions.h"\n{kernel_instances.instances_text(group)}')
             objects.append(self._compile(source, "-O1", folder / "src", more=followed))
-        subprocess.run(["g++", *self.options, *options, *self.objects, *objects, "-o", folder / program], check=True)
+        objects += self._common_objects(program)
+        objects += [self._compile_once(HERE / "order.cc", "-O3", more=ORDER)] if order else []
+        subprocess.run(["g++", *self.options, *options, *objects, "-o", folder / program], check=True)
         return folder / program
 
 

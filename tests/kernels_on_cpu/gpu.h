@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -38,6 +39,7 @@ constexpr size_t kStackBytes = 192 * 1024;
 constexpr size_t kSharedBytes = 1 << 19, kGuardBytes = 1 << 14;  // below each stack
 constexpr int kDynamic = 1024;      // where a block's variables begin, those of dynamic size; shared address 0 is none
 constexpr long kIdleTurns = 10000;  // in which no wait ended: none will
+constexpr int kAhead = 2;           // threads whose stacks are fetched into the caches meanwhile
 
 struct Grid {
   int blocks, threads, cluster;
@@ -71,10 +73,24 @@ struct Warp {
   long arrived = 0, asleep_until = 0;
   order::Phase order;  // of __syncwarp()
 };
+// A copy of a function object, without an allocation as std::function's.
+class Action {
+ public:
+  template <class Act>
+  explicit Action(const Act& act) : call_([](void* place) { (*static_cast<Act*>(place))(); }) {
+    static_assert(sizeof act <= sizeof place_ && std::is_trivially_copyable_v<Act>);
+    new (place_) Act(act);
+  }
+  void operator()() { call_(place_); }
+
+ private:
+  void (*call_)(void*);
+  alignas(8) unsigned char place_[112];
+};
 // What is done now or when it is waited for. Group: number of those committed before.
 struct Pending {
   long group;
-  std::function<void()> act;
+  Action act;
 };
 struct Thread {
   void* stack = nullptr;
@@ -213,6 +229,11 @@ inline bool launch(const Grid& shape, std::function<void()> body) {
       const unsigned first = random_bits() % 32;
       for (unsigned i = 0; i < 32; ++i) {
         Thread& thread = threads[warp * 32 + (first + i) % 32];
+        const Thread& later = threads[warp * 32 + (first + i + kAhead) % 32];
+        if (!later.is_done && !later.waits()) {
+          __builtin_prefetch(later.stack);
+          __builtin_prefetch(static_cast<char*>(later.stack) + 64);
+        }
         if (thread.is_done || thread.waits()) continue;
         current = &thread;
         switch_stack(&scheduler, thread.stack);
@@ -306,7 +327,7 @@ auto exchange(const V& value) -> const uint64_t (*)[4] {
 template <class Act>
 void issue(std::vector<Pending>& pending, long group, const Act& act) {
   if (pending.empty() && one_in(2)) return act();
-  pending.push_back({group, act});
+  pending.push_back({group, Action(act)});
 }
 // All of the groups before `group`.
 inline void finish(std::vector<Pending>& pending, long group) {

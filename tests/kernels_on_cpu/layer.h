@@ -4,6 +4,7 @@
 
 #include "arrays.h"
 #include "rnn/cuda/common/params.h"
+#include "rnn/plan/plan.h"
 
 struct Options {
   Type type = Type::kBfloat16;

@@ -14,17 +14,53 @@ namespace gpu {
 
 using prnn::Tf32;
 
+// The factors that a word has.
 template <class T>
-struct Factor {
+struct Factors {
   static constexpr int kPerWord = 2;
-  static float of(uint32_t word, int i) {
-    return static_cast<float>(bits_as<T>(static_cast<uint16_t>(word >> 16 * i)));
+  static void unpack(uint32_t word, float* factors) {
+    for (int i = 0; i < 2; ++i) factors[i] = static_cast<float>(bits_as<T>(static_cast<uint16_t>(word >> 16 * i)));
+  }
+};
+// CUDA's conversion on the host loops over the bits of a mantissa.
+template <>
+struct Factors<__half> {
+  static constexpr int kPerWord = 2;
+  static void unpack(uint32_t word, float* factors) {
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t bits = word >> 16 * i, exponent_and_mantissa = (bits & 0x7FFF) << 13;
+      const bool is_finite = (bits & 0x7C00) != 0x7C00;
+      const float value = is_finite ? bits_as<float>(exponent_and_mantissa) * 0x1p112f
+                                    : bits_as<float>(exponent_and_mantissa | 0x7F800000);
+      factors[i] = (bits & 0x8000) != 0 ? -value : value;
+    }
   }
 };
 template <>
-struct Factor<Tf32> {
+struct Factors<Tf32> {
   static constexpr int kPerWord = 1;
-  static float of(uint32_t word, int) { return bits_as<float>(word & 0xFFFFE000); }
+  static void unpack(uint32_t word, float* factors) { factors[0] = bits_as<float>(word & 0xFFFFE000); }
+};
+// Products of two rows with two columns, each of eight words.
+template <class T, class Sum>
+struct TwoByTwo {
+  static constexpr int kFactors = 8 * Factors<T>::kPerWord;
+  float rows[2][kFactors], columns[2][kFactors];
+
+  static void unpack(float (&factors)[kFactors], int w, uint32_t word) {
+    Factors<T>::unpack(word, factors + w * Factors<T>::kPerWord);
+  }
+  // sums[row][column]: along K.
+  void multiply(Sum (&sums)[2][2]) const {
+    Sum a = 0, b = 0, c = 0, d = 0;
+    for (int k = 0; k < kFactors; ++k) {
+      a += static_cast<Sum>(rows[0][k]) * static_cast<Sum>(columns[0][k]);
+      b += static_cast<Sum>(rows[0][k]) * static_cast<Sum>(columns[1][k]);
+      c += static_cast<Sum>(rows[1][k]) * static_cast<Sum>(columns[0][k]);
+      d += static_cast<Sum>(rows[1][k]) * static_cast<Sum>(columns[1][k]);
+    }
+    sums[0][0] = a, sums[0][1] = b, sums[1][0] = c, sums[1][1] = d;
+  }
 };
 
 // A float, rounded towards zero as the instructions round their sums.
@@ -42,19 +78,19 @@ void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint
     uint32_t a[2][2], b[2];  // [of k][row + 8]
   };
   const auto all = exchange(Words{{{a0, a1}, {a2, a3}}, {b0, b1}});
-  Words words[32];
-  for (int i = 0; i < 32; ++i) std::memcpy(&words[i], all[i], sizeof words[i]);
-  float* const sums[4] = {&d0, &d1, &d2, &d3};
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane() / 4 * 4, column = (lane() % 4 * 2 + i % 2) * 4;  // their first lanes
-    double sum = 0;
-    for (int k = 0; k < 8; ++k) {
-      const uint32_t a = words[row + k % 4].a[k / 4][i / 2], b = words[column + k % 4].b[k / 4];
-      for (int e = 0; e < Factor<T>::kPerWord; ++e)
-        sum += static_cast<double>(Factor<T>::of(a, e)) * static_cast<double>(Factor<T>::of(b, e));
+  const auto words_of = [&](int lane) { return reinterpret_cast<const Words*>(all[lane]); };
+  TwoByTwo<T, double> product;
+  const int row = lane() / 4 * 4, column = lane() % 4 * 8;  // their first lanes
+  for (int k = 0; k < 8; ++k) {
+    for (int i = 0; i < 2; ++i) {
+      product.unpack(product.rows[i], k, words_of(row + k % 4)->a[k / 4][i]);
+      product.unpack(product.columns[i], k, words_of(column + 4 * i + k % 4)->b[k / 4]);
     }
-    *sums[i] = truncated(*sums[i] + sum);
   }
+  double sums[2][2];
+  product.multiply(sums);
+  d0 = truncated(d0 + sums[0][0]), d1 = truncated(d1 + sums[0][1]);
+  d2 = truncated(d2 + sums[1][0]), d3 = truncated(d3 + sums[1][1]);
 }
 
 // ---- wgmma: each warp has 16 rows; a row of B is a column of the product ----
@@ -71,10 +107,9 @@ struct Operand {
     const uint32_t address = start + row * row_bytes + byte;
     return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
   }
-  uint32_t word(int row, int w) const {
-    uint32_t word;
-    order::copy(&word, at(place(row, w * 4), 4), 4);
-    return word;
+  // The 32 bytes of a row that a product reads.
+  void read(int row, uint32_t (&words)[8]) const {
+    for (int i = 0; i < 2; ++i) order::copy(words + 4 * i, at(place(row, 16 * i), 16), 16);
   }
 };
 // Of an operand that a warp reads: 32 bytes of each row.
@@ -89,15 +124,18 @@ struct Rows {
 template <class T>
 void multiply_rows(float* sums, int count, const Rows& a, uint64_t b) {
   const Operand operand(b);
-  for (int i = 0; i < count; ++i) {
-    const int column = i / 4 * 8 + lane() % 4 * 2 + i % 2;
-    float sum = 0;
-    for (int w = 0; w < 8; ++w) {
-      const uint32_t word = operand.word(column, w);
-      for (int e = 0; e < Factor<T>::kPerWord; ++e)
-        sum += Factor<T>::of(a.words[i % 4 / 2][w], e) * Factor<T>::of(word, e);
+  TwoByTwo<T, float> product;
+  for (int half = 0; half < 2; ++half)
+    for (int w = 0; w < 8; ++w) product.unpack(product.rows[half], w, a.words[half][w]);
+  for (int i = 0; i < count; i += 4) {
+    for (int pair = 0; pair < 2; ++pair) {
+      uint32_t words[8];
+      operand.read(i / 4 * 8 + lane() % 4 * 2 + pair, words);
+      for (int w = 0; w < 8; ++w) product.unpack(product.columns[pair], w, words[w]);
     }
-    sums[i] += sum;
+    float added[2][2];
+    product.multiply(added);
+    sums[i] += added[0][0], sums[i + 1] += added[0][1], sums[i + 2] += added[1][0], sums[i + 3] += added[1][1];
   }
 }
 struct Fragment {
@@ -129,8 +167,7 @@ PRNN_IN_CALLER void multiply(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b
   issue(current->products, current->product_groups, [=] {
     Rows rows;
     for (int half = 0; half < 2; ++half) {
-      const int row = first + half * 8 + lane() / 4;
-      for (int w = 0; w < 8; ++w) rows.words[half][w] = operand.word(row, w);
+      operand.read(first + half * 8 + lane() / 4, rows.words[half]);
     }
     multiply_rows<T>(to, HALF_COLUMNS, rows, b);
   });
@@ -152,15 +189,24 @@ PRNN_IN_CALLER void multiply_along_k(float (&sums)[32], uint64_t a, uint64_t b) 
   }
   if (order::kOn) return;  // the values have no effect on the order
   issue(current->products, current->product_groups, [=] {
-    for (int i = 0; i < COLUMNS / 2; ++i) {
-      const int row = first + i % 4 / 2 * 8 + lane() / 4, column = i / 4 * 8 + lane() % 4 * 2 + i % 2;
-      float sum = 0;
+    TwoByTwo<T, float> product;
+    for (int half = 0; half < 2; ++half) {
+      uint32_t words[8];
+      operand.read(first + half * 8 + lane() / 4, words);
+      for (int w = 0; w < 8; ++w) product.unpack(product.rows[half], w, words[w]);
+    }
+    for (int i = 0; i < COLUMNS / 2; i += 4) {
+      const int column = i / 4 * 8 + lane() % 4 * 2;
       for (int k = 0; k < 16; ++k) {
-        uint16_t element;
-        order::copy(&element, at(columns.place(k, 2 * column), 2), 2);
-        sum += Factor<T>::of(operand.word(row, k / 2), k % 2) * Factor<T>::of(element, 0);
+        uint32_t word;
+        float pair[2];
+        order::copy(&word, at(columns.place(k, 2 * column), 4), 4);
+        Factors<T>::unpack(word, pair);
+        product.columns[0][k] = pair[0], product.columns[1][k] = pair[1];
       }
-      to[i] += sum;
+      float added[2][2];
+      product.multiply(added);
+      to[i] += added[0][0], to[i + 1] += added[0][1], to[i + 2] += added[1][0], to[i + 3] += added[1][1];
     }
   });
 }

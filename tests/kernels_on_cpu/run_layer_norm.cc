@@ -124,14 +124,11 @@ class LayerNorm {
     }
     for (int s = 0; s < steps_; ++s) {
       for (int n = 0; n < N_; ++n) {
-        for (int r = 0; r < 4 * H_; ++r) {
-          double sum = 0;
-          for (int k = 0; k < H_; ++k) {
-            const double h = s > 0 && !o_.masks ? y_[(p.row_of(s - 1) + n) * H_ + k] : masked[size_t(n) * H_ + k];
-            sum += arrays_[kRecurrent][size_t(r) * H_ + k] * h;
-          }
-          product[size_t(n) * 4 * H_ + r] = static_cast<float>(sum);
-        }
+        std::vector<double> h(H_), sums(4 * H_);
+        for (int k = 0; k < H_; ++k)
+          h[k] = s > 0 && !o_.masks ? y_[(p.row_of(s - 1) + n) * H_ + k] : masked[size_t(n) * H_ + k];
+        add_recurrent(h, sums);
+        for (int r = 0; r < 4 * H_; ++r) product[size_t(n) * 4 * H_ + r] = static_cast<float>(sums[r]);
       }
       launch([&](auto pack, auto is_held) {
         forward_step<T, float, pack, is_held>(p, s, product.data(), c.data(), o_.masks ? masked.data() : nullptr);
@@ -148,12 +145,16 @@ class LayerNorm {
       launch([&](auto pack, auto is_held) {
         backward_step<T, float, pack, is_held>(p, s, later, parts, direct.data(), dc.data());
       });
-      for (size_t i = 0; i < product.size(); ++i) {
-        const size_t part = i / states(), n = i % states() / H_, k = i % H_, rows = 4 * H_ / parts;
-        double sum = 0;
-        for (size_t r = part * rows; r < (part + 1) * rows; ++r)
-          sum += da[(p.row_of(s) + n) * 4 * H_ + r] * arrays_[kRecurrent][r * H_ + k];
-        product[i] = static_cast<float>(sum);
+      for (int part = 0; part < parts; ++part) {
+        for (int n = 0; n < N_; ++n) {
+          std::vector<double> sums(H_);
+          for (int r = part * (4 * H_ / parts); r < (part + 1) * (4 * H_ / parts); ++r) {
+            const double gradient = da[(p.row_of(s) + n) * 4 * H_ + r];
+            const double* const weights = &values_[kRecurrent][size_t(r) * H_];
+            for (int k = 0; k < H_; ++k) sums[k] += gradient * weights[k];
+          }
+          for (int k = 0; k < H_; ++k) product[part * states() + size_t(n) * H_ + k] = static_cast<float>(sums[k]);
+        }
       }
     }
     for (size_t i = 0; i < states(); ++i) {
@@ -181,6 +182,21 @@ class LayerNorm {
                 : kernel(integral_constant<int, 1>(), bool_constant<false>());
       }
     });
+  }
+
+  // To `sums` the products of R's rows with h, of four rows at once, whose sums do not wait for each other.
+  void add_recurrent(const std::vector<double>& h, std::vector<double>& sums) const {
+    for (int r = 0; r < 4 * H_; r += 4) {
+      const double* const weights = &values_[kRecurrent][size_t(r) * H_];
+      double a = sums[r], b = sums[r + 1], c = sums[r + 2], d = sums[r + 3];
+      for (int k = 0; k < H_; ++k) {
+        a += weights[k] * h[k];
+        b += weights[H_ + k] * h[k];
+        c += weights[2 * H_ + k] * h[k];
+        d += weights[3 * H_ + k] * h[k];
+      }
+      sums[r] = a, sums[r + 1] = b, sums[r + 2] = c, sums[r + 3] = d;
+    }
   }
 
   // LN(v), or v.
@@ -217,10 +233,8 @@ class LayerNorm {
   void step(size_t row, int n, double* h, double* c, bool products) const {
     std::vector<double> masked(H_), a(4 * H_), cell(H_);
     for (int u = 0; u < H_; ++u) masked[u] = h[u] * (o_.masks ? mask_[size_t(n) * H_ + u] : 1);
-    for (int r = 0; r < 4 * H_; ++r) {
-      a[r] = products ? 0 : values_[kX][row * 4 * H_ + r];
-      for (int k = 0; k < H_; ++k) a[r] += values_[kRecurrent][size_t(r) * H_ + k] * masked[k];
-    }
+    for (int r = 0; r < 4 * H_; ++r) a[r] = products ? 0 : values_[kX][row * 4 * H_ + r];
+    add_recurrent(masked, a);
     normalize(a);
     for (int r = 0; r < 4 * H_ && normalizes(); ++r)
       a[r] = values_[kGateGain][r] * a[r] + values_[kGateBias][r] + (products ? values_[kX][row * 4 * H_ + r] : 0);

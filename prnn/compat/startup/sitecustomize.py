@@ -15,7 +15,12 @@ WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "w
 # Modules, by package, after whose import prnn.compat replaces something in them.
 MODULES = {
     "k2": ("k2",),
-    "nemo": ("nemo.collections.asr.losses.rnnt",),
+    "nemo": (
+        "nemo.collections.asr.losses.rnnt",
+        "nemo.collections.asr.modules.rnnt",
+        "nemo.collections.asr.parts.submodules.transducer_decoding.rnnt_label_looping",
+        "nemo.collections.asr.parts.submodules.transducer_decoding.tdt_label_looping",
+    ),
     "speechbrain": ("speechbrain.nnet.losses",),
     "torchaudio": ("torchaudio",),
     "transformers": (

@@ -1,22 +1,6 @@
 #include "decode/cpu/predictor.h"
 
-#include "rnn/cpu/cells.h"
-
 namespace prnn {
-
-template <class T>
-void multiply_rows(const T* a, int64_t rows, int64_t k, const T* panels, const T* bias, int64_t columns, T* c,
-                   char* scratch) {
-  Gemm<T> gemm;
-  gemm.m = rows;
-  gemm.n = gemm.ldc = columns;
-  gemm.k = gemm.lda = k;
-  gemm.a = a;
-  gemm.panels = panels;
-  gemm.c = c;
-  gemm.bias = bias;
-  gemm_kernels<T>().gemm(gemm, {0, rows}, {0, columns}, scratch);
-}
 
 template <class T>
 PredictorSteps<T>::PredictorSteps(Arena& arena, const TransducerModel& m, const PreparedTransducer<T>& prepared)
@@ -67,36 +51,15 @@ void PredictorSteps<T>::run(const int* symbols, const PredictorState<T>* states,
 template <class T>
 void PredictorSteps<T>::run_layer(int64_t layer, const PredictorState<T>* const* states, int64_t count,
                                   char* scratch) const {
-  const GemmKernels<T>& kernels = gemm_kernels<T>();
   const PreparedLayer<T>& weights = prepared_.layers[layer];
-  const int64_t H = m_.hiddenSize, G = gate_count(m_), width = kernels.width;
+  const int64_t H = m_.hiddenSize;
   const bool is_lstm = m_.predictor == PRNN_PREDICTOR_LSTM;
-  multiply_rows(input_, count, weights.input, weights.input_panels, weights.gate_bias, G * H, gates_, scratch);
+  weights.multiply_input(input_, count, gates_, scratch);
   for (int64_t i = 0; i < count; ++i) {
     std::copy_n(states[i]->h + layer * H, H, h_prev_ + i * H);
     if (is_lstm) std::copy_n(states[i]->c + layer * H, H, c_ + i * H);
   }
-
-  constexpr int64_t kMostWidth = 128 / sizeof(T);
-  alignas(64) T product[4 * kLanes * kMostWidth];
-  ForwardCell<T> cell;
-  cell.n = count;
-  cell.hidden = cell.ld_h_prev = cell.ld_h = H;
-  cell.product = product;
-  cell.product_stride = count * width;
-  const auto forward = cell_kernels<T>().forward[is_lstm ? PRNN_LSTM : PRNN_GRU];
-  for (int64_t unit = 0; unit < H; unit += width) {
-    const T* const panels = weights.recurrent + unit * G * H;
-    cell.units = std::min(width, H - unit);
-    kernels.product(panels, G, cell.units, H, h_prev_, H, count, product,
-                    unit + width < H ? panels + width * G * H : nullptr);
-    cell.gates = gates_ + unit;
-    cell.recurrent_bias = weights.candidate_bias + unit;
-    cell.h_prev = h_prev_ + unit;
-    cell.h = h_ + unit;
-    cell.c_prev = cell.c = c_ + unit;
-    forward(cell);
-  }
+  weights.step(h_prev_, count, gates_, c_, nullptr, h_);
   for (int64_t i = 0; i < count; ++i) {
     std::copy_n(h_ + i * H, H, states[i]->h + layer * H);
     if (is_lstm) std::copy_n(c_ + i * H, H, states[i]->c + layer * H);
@@ -114,8 +77,6 @@ void PredictorSteps<T>::sum_embeddings(const PredictorState<T>& state, T* out) c
   for (int64_t u = 0; m_.predictorRelu != 0 && u < H; ++u) out[u] = out[u] < 0 ? T(0) : out[u];
 }
 
-template void multiply_rows(const float*, int64_t, int64_t, const float*, const float*, int64_t, float*, char*);
-template void multiply_rows(const double*, int64_t, int64_t, const double*, const double*, int64_t, double*, char*);
 template class PredictorSteps<float>;
 template class PredictorSteps<double>;
 

@@ -5,13 +5,6 @@
 
 namespace prnn {
 
-constexpr int64_t kLanes = 16;  // utterances that a thread searches at a time
-
-// C = A B' + bias of one thread: `rows` of A, each k long, times a packed matrix of `columns`.
-template <class T>
-void multiply_rows(const T* a, int64_t rows, int64_t k, const T* panels, const T* bias, int64_t columns, T* c,
-                   char* scratch);
-
 // What the predictor knows of an utterance after its symbols so far; arrays that its kind has no use for are NULL.
 template <class T>
 struct PredictorState {

@@ -72,8 +72,8 @@ class CpuRnnBackend : public RnnBackend {
 
 }  // namespace
 
-const RnnBackend& cpu_rnn_backend() {
-  static const CpuRnnBackend backend;
+SharedRnnBackend cpu_rnn_backend() {
+  static const SharedRnnBackend backend = std::make_shared<const CpuRnnBackend>();
   return backend;
 }
 

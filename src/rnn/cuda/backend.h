@@ -23,7 +23,7 @@ class ResidentBackend : public RnnBackend {
 };
 
 // The problem's plan on the handle's row of the GPU table, which there must be. The handle keeps the plans of its last
-// problems; the object lives until the call that asked is over.
-const ResidentBackend& resident_backend(prnnContext& context, const RnnProblem& problem);
+// canonical problems.
+std::shared_ptr<const ResidentBackend> resident_backend(prnnContext& context, const RnnProblem& problem);
 
 }  // namespace prnn

@@ -155,8 +155,8 @@ class CudnnBackend : public RnnBackend {
 
 }  // namespace
 
-const RnnBackend& require_cudnn_backend() {
-  static const CudnnBackend backend;
+SharedRnnBackend require_cudnn_backend() {
+  static const SharedRnnBackend backend = std::make_shared<const CudnnBackend>();
   require_cudnn_library();
   return backend;
 }

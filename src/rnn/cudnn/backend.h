@@ -6,6 +6,6 @@
 namespace prnn {
 
 // Serves every data type. Throws NOT_SUPPORTED with the reason if there is no cuDNN.
-const RnnBackend& require_cudnn_backend();
+SharedRnnBackend require_cudnn_backend();
 
 }  // namespace prnn

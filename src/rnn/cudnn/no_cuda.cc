@@ -4,6 +4,6 @@
 
 namespace prnn {
 
-const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
+SharedRnnBackend select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
 
 }  // namespace prnn

@@ -29,7 +29,7 @@ std::string format(const char* text, long long a = 0, long long b = 0, const cha
 }
 
 // The shape of a plan that somebody else chose; false if it has no kernel or does not fit.
-bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, const prnnRNNPlan_t& plan,
+bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, const prnnRNNPlan_t& plan,
                 ResidentShape* shape) {
   if (plan.replicas > problem.max_batch()) return false;
   bool fits = false;
@@ -48,18 +48,18 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int dir
   }
   if (!fits) return false;
   shape->poll_delay_cycles = plan.pollDelayCycles;
-  return int64_t{shape->blocks} * plan.replicas * directions <= resident_blocks(row, shape->cluster);
+  return int64_t{shape->blocks} * plan.replicas * recurrences <= resident_blocks(row, shape->cluster);
 }
 
-bool choose_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, bool may_be_large,
+bool choose_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, bool may_be_large,
                   ResidentShape* best) {
   const prnnRNNPlan_t& asked = pass == Pass::kBackward ? problem.backward_plan : problem.forward_plan;
-  if (asked.engine != PRNN_ENGINE_BEST) return take_shape(row, problem, pass, directions, asked, best);
-  return choose_cluster_shape(row, problem, pass, directions, best) ||
-         choose_simt_shape(row, problem, pass, directions, best) ||
-         choose_wgmma_shape(row, problem, pass, directions, best) ||
-         choose_mma_shape(row, problem, pass, directions, best) ||
-         (may_be_large && choose_mma_large_shape(row, problem, pass, directions, best));
+  if (asked.engine != PRNN_ENGINE_BEST) return take_shape(row, problem, pass, recurrences, asked, best);
+  return choose_cluster_shape(row, problem, pass, recurrences, best) ||
+         choose_simt_shape(row, problem, pass, recurrences, best) ||
+         choose_wgmma_shape(row, problem, pass, recurrences, best) ||
+         choose_mma_shape(row, problem, pass, recurrences, best) ||
+         (may_be_large && choose_mma_large_shape(row, problem, pass, recurrences, best));
 }
 
 // With as few launches as there is room for; with more for heads that clusters hold, whose launches take about half the
@@ -90,11 +90,13 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
   return found;
 }
 
-// With both recurrent matrices apart. One direction runs at once. Without extras in any call of a training step, so
-// that all calls have the same kernels.
+// Chooses the kernels that keep both recurrent matrices of a projection apart, if they serve both passes: all calls of
+// a training step have the same kernels. One direction runs at once.
 bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
-  if (problem.has_extras()) return false;
-  if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return false;
+  const uint32_t needs = problem.needs();
+  if (!serves(Engine::kProjected, Pass::kForward, needs) || !serves(Engine::kProjected, Pass::kBackward, needs)) {
+    return false;
+  }
   plan->recurrences_at_once = 1;
   return choose_projected_shape(row, problem, Pass::kForward, &plan->forward) &&
          choose_projected_shape(row, problem, Pass::kBackward, &plan->backward);
@@ -151,25 +153,6 @@ bool plan_shapes(const GpuRow& row, const RnnProblem& problem, ResidentShape* fo
   return true;
 }
 
-const char* engine_name(Engine engine) {
-  switch (engine) {
-    case Engine::kMma:
-    case Engine::kMmaExtras: return "mma";
-    case Engine::kMmaLarge:
-    case Engine::kMmaLargeExtras: return "mma-large";
-    case Engine::kWgmma: return "wgmma";
-    case Engine::kWgmmaSplitK: return "wgmma-split-k";
-    case Engine::kWgmmaMulticast: return "wgmma-multicast";
-    case Engine::kCluster: return "cluster";
-    case Engine::kProjected: return "projected";
-    case Engine::kSimt: return "simt";
-    case Engine::kWavefrontMma: return "wavefront-mma";
-    case Engine::kWavefrontWgmma: return "wavefront-wgmma";
-    case Engine::kWavefrontChunked: return "wavefront-chunked";
-  }
-  return "";
-}
-
 int resident_blocks(const GpuRow& row, int cluster) {
   if (cluster == 1) return row.multiprocessors;
   return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;
@@ -223,7 +206,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
     RnnProblem without = problem;
     without.extras = {};
     without.masks = {};
-    if (problem.has_extras() && choose_with_passes(row, without, &plan)) {
+    if (problem.needs() != without.needs() && choose_with_passes(row, without, &plan)) {
       plan = RnnPlan();
       plan.reason = format(
           "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld",
@@ -248,7 +231,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   plan.inference_layers = of_inference.forward_layers;
   plan.side_by_side = plan_side_by_side(row, problem, plan, plan.wavefront);
   plan.inference_side_by_side = plan_side_by_side(row, inference, plan, of_inference).forward;
-  plan.cudnn_time = estimate_cudnn_time(row, problem, plan);
+  plan.cudnn = compare_with_cudnn(row, problem, plan);
   return plan;
 }
 
@@ -288,10 +271,10 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   if (kernel.is(Engine::kMmaLarge) || kernel.is(Engine::kMmaLargeExtras)) {
     return cluster + "; the layer fits no other kernel";
   }
-  if (!has_extras_for(problem, Engine::kWgmmaMulticast, Pass::kForward)) {
+  if (!serves(Engine::kWgmmaMulticast, Pass::kForward, problem.needs())) {
     return cluster + "; wgmma kernels take resets alone, and no masks and no c of every timestep";
   }
-  if (!has_extras_for(problem, Engine::kWgmma, Pass::kForward)) {
+  if (!serves(Engine::kWgmma, Pass::kForward, problem.needs())) {
     return cluster + "; with resets, wgmma kernels serve larger batches alone";
   }
   return cluster + "; with so few sequences mma is as fast as wgmma";

@@ -46,6 +46,24 @@ constexpr Sizes kGru = {
      {{96, 96, 96, 128, 96, 96, 96, 96}, {256, 96, 128, 256, 128, 128, 256, 256}}},
 };
 
+constexpr bool is_known(int16_t steps) {
+  bool known = steps == 0;
+  for (const int64_t least : kChunkedSteps) known |= steps == least;
+  return known;
+}
+
+constexpr bool are_known(const Sizes& sizes) {
+  bool known = true;
+  for (int size = 0; size < 3; ++size) {
+    for (int place = 0; place < 8; ++place) {
+      known &= is_known(sizes.training[size].half_tile[place]) && is_known(sizes.training[size].tile[place]) &&
+               is_known(sizes.inference[size].half_tile[place]) && is_known(sizes.inference[size].tile[place]);
+    }
+  }
+  return known;
+}
+static_assert(are_known(kLstm) && are_known(kProjected) && are_known(kGru), "kChunkedSteps lacks a number");
+
 }  // namespace
 
 int64_t chunked_least_steps(const RnnProblem& problem, bool training) {

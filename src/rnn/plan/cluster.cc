@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rnn/plan/plan.h"
 #include "rnn/plan/simt.h"
 #include "rnn/plan/wgmma.h"
 
@@ -27,7 +28,7 @@ void set_shape(const RnnProblem& problem, KernelId kernel, int replicas, Residen
 
 }  // namespace
 
-bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                           ResidentShape* best) {
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7.
   const int blocks = resident_blocks(row, 4);
@@ -38,18 +39,18 @@ bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
   // do not wait for each other, so one launch takes more of them than are resident at once.
   ResidentShape multicast;
   const bool takes_any_batch =
-      gated && (is_float32 ||
-                (needs_extras(problem, pass) && !choose_multicast_shape(row, problem, pass, directions, &multicast)));
+      gated && (is_float32 || (!serves(Engine::kWgmma, pass, problem.needs()) &&
+                               !choose_multicast_shape(row, problem, pass, recurrences, &multicast)));
   const auto takes = [&](int k_tiles, int cluster, int64_t most_columns) {
     if (cluster > row.largest_cluster || (cluster == 16 && blocks < kWholeGpu)) return false;
-    const int64_t room = blocks / cluster / directions;
+    const int64_t room = blocks / cluster / recurrences;
     if (room < 1 || problem.hidden > k_tiles * k_tile_elements(is_float32)) return false;
     int64_t replicas = std::min(room, problem.max_batch());
     if (problem.max_batch() > replicas * most_columns) {
       if (!takes_any_batch) return false;
       replicas = ceil_div(problem.max_batch(), most_columns);
     }
-    if (replicas * cluster * directions > INT32_MAX) return false;  // blocks of a launch
+    if (replicas * cluster * recurrences > INT32_MAX) return false;  // blocks of a launch
     return any_kernel(row, problem, Engine::kCluster, pass, [&](KernelId kernel) {
       if (kernel.shape(0) != k_tiles || kernel.shape(1) != cluster) return false;
       set_shape(problem, kernel, static_cast<int>(replicas), best);

@@ -2,7 +2,7 @@
 // GPU, as plan.h. docs/resident_kernels.md, section cluster.
 #pragma once
 
-#include "rnn/plan/plan.h"
+#include "rnn/plan/shape.h"
 
 namespace prnn {
 
@@ -67,6 +67,7 @@ constexpr ClusterBackwardSplit cluster_backward_split(int gates, int k_tiles, in
 }
 
 // Sets `shape` to the layout of the kernel that was measured to be the fastest; false where other engines are.
-bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
+                          ResidentShape* best);
 
 }  // namespace prnn

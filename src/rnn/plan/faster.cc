@@ -26,8 +26,8 @@ constexpr int64_t kMostMeasured = 1024;
 constexpr int64_t kUnalignedSequences = 64;
 constexpr double kUnalignedTime = 1.65;
 
-// What makes a call of few timesteps slower often makes cuDNN's slower, too, so that the ratio follows less than the
-// whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.7 of its
+// Conditions that slow a call of few timesteps down often slow cuDNN's down, too, so that the ratio follows less than
+// the whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.7 of its
 // logarithm are best.
 constexpr double kShareOfShortCalls = 0.7;
 
@@ -70,7 +70,7 @@ const GpuRatios& ratios_of(const GpuRow& gpu) {
   return found == end ? kGpuRatios[0] : *found;
 }
 
-// Of the last batch that was measured.
+// The last batch that was measured.
 const MeasuredBatch& last_of(const MeasuredRatios& row) {
   const MeasuredBatch* last = row.batches;
   while (last + 1 < std::end(row.batches) && last[1].batch != 0) ++last;
@@ -118,7 +118,7 @@ class Interpolation {
     problem_.batch.clear();  // it is copied often
   }
 
-  // Of one of kMeasuredSteps; infinite where nothing was measured.
+  // The ratio for one of kMeasuredSteps; infinite where nothing was measured.
   double ratio(int steps) {
     if (rows_around(stack_, steps, size_).first == nullptr) return INFINITY;
     const bool is_slower =
@@ -150,9 +150,9 @@ class Interpolation {
     return {low, high};
   }
 
-  // Of a size. Beyond the sizes that were measured, the ratio differs from that of the last one as it does for one
-  // layer. That of one layer is the same, but below the smallest differs as it does with few timesteps, if those of
-  // many were not measured there, or with many.
+  // The ratio's logarithm for a size. Beyond the sizes that were measured, the ratio differs from that of the last one
+  // as it does for one layer. That of one layer is the same, but below the smallest differs as it does with few
+  // timesteps, if those of many were not measured there, or with many.
   double log_ratio(Stack stack, int steps, Size size) {
     const auto [low, high] = rows_around(stack, steps, size);
     if (low == nullptr) return 0;
@@ -265,8 +265,8 @@ double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t st
   return std::exp(mix(std::log(ratios[i - 1]), std::log(ratios[i]), place));
 }
 
-// Of large layers with a projection in a stack, few timesteps were measured in inference alone: cuDNN is ahead up to 12
-// (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
+// Large layers with a projection in a stack were measured over few timesteps in inference alone: cuDNN is ahead up to
+// 12 (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
 bool has_too_few_steps(const RnnProblem& problem, const RnnPlan& plan) {
   return problem.projection > 0 && !plan.keeps_projection_apart() && problem.layers > 1 && problem.hidden > 1024 &&
          problem.steps() <= 12 && problem.forward_plan.engine == PRNN_ENGINE_BEST;
@@ -277,10 +277,16 @@ bool is_faster(double ratio) { return ratio < 1; }
 // Kernels that keep a projection apart serve what they were measured to be faster for, and what cuDNN has not.
 bool is_unmeasured(const RnnPlan& plan, double ratio) { return plan.keeps_projection_apart() && std::isinf(ratio); }
 
+// Dropout's share of a call shrinks with T, but 7 in 1,000 layers would change backends with it between these: the T
+// that has the least to lose stands for all from kManySteps on.
+constexpr int64_t kManySteps = 64, kStepsOfMany = 256;
+
 double training_ratio_of(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const double ratio = at_steps(plan.cudnn_time.training, problem.steps());
+  const double ratio = at_steps(measured_ratios(row, problem, plan, true), problem.steps());
   if (problem.dropout.probability == 0 || !is_faster(ratio)) return ratio;
-  return ratio + kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem);
+  const int64_t steps = problem.steps() < kManySteps ? problem.steps() : kStepsOfMany;
+  return ratio +
+         kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem, steps);
 }
 
 std::string percent_of(double ratio) {
@@ -291,57 +297,35 @@ std::string percent_of(double ratio) {
 
 }  // namespace
 
-const char* what_cudnn_lacks(const RnnProblem& problem) {
-  return problem.heads > 1      ? "cuDNN has no heads (prnnSetRNNHeads)"
-         : problem.has_masks()  ? "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"
-         : problem.has_extras() ? "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"
-                                : nullptr;
-}
-
-CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
-  if (what_cudnn_lacks(problem) != nullptr) return {};
-  CudnnTime time;
-  time.inference = measured_ratios(row, problem, plan, false);
-  time.training = measured_ratios(row, problem, plan, true);
-  time.measured_on = ratios_of(row).gpu;
-  return time;
-}
-
-bool is_cudnn_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.steps() > kMostCudnnSteps) return false;
-  if (problem.training) {
-    const double ratio = training_ratio_of(row, problem, plan);
-    return is_faster(ratio) || is_unmeasured(plan, ratio);
-  }
-  if (runs_step_by_step(problem)) return false;
-  const double ratio = at_steps(plan.cudnn_time.inference, problem.steps());
-  return is_faster(ratio) || is_unmeasured(plan, ratio) || has_too_few_steps(problem, plan);
-}
-
-std::string why_cudnn_is_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.steps() > kMostCudnnSteps) return "";
+CudnnVerdict compare_with_cudnn(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+  CudnnVerdict verdict;
+  const uint32_t needs = problem.needs();
+  if (problem.steps() > kMostCudnnSteps || !serves(Schedule::kCudnn, Pass::kBackward, needs)) return verdict;
+  if ((needs & Needs::kChosenSplit) != 0) return verdict;
   const double training_ratio = training_ratio_of(row, problem, plan),
-               inference_ratio = at_steps(plan.cudnn_time.inference, problem.steps());
+               inference_ratio = at_steps(measured_ratios(row, problem, plan, false), problem.steps());
   const bool step_by_step = runs_step_by_step(inference_of(problem));
   const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
-  if (!in_training && !in_inference) {
-    if (is_unmeasured(plan, training_ratio) || is_unmeasured(plan, inference_ratio)) {
-      return "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " +
-             std::to_string(problem.max_batch());
-    }
-    return step_by_step || !has_too_few_steps(problem, plan)
-               ? ""
-               : "in inference, cuDNN is faster for a stack with a projection and T = " +
-                     std::to_string(problem.steps());
+  const bool unmeasured_training = is_unmeasured(plan, training_ratio),
+             unmeasured_inference = !step_by_step && is_unmeasured(plan, inference_ratio),
+             too_few_steps = !step_by_step && has_too_few_steps(problem, plan);
+  verdict.training = in_training || unmeasured_training;
+  verdict.inference = in_inference || unmeasured_inference || too_few_steps;
+  const std::string batch = std::to_string(problem.max_batch()), steps = std::to_string(problem.steps());
+  if (in_training || in_inference) {
+    const std::string training = "in training " + percent_of(training_ratio),
+                      inference = "in inference " + percent_of(inference_ratio);
+    verdict.sentence = "cuDNN is faster at N = " + batch +
+                       (problem.steps() < kMeasuredSteps[kMeasuredStepCount - 1] ? ", T = " + steps : "") + ": " +
+                       (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
+                       " of the resident kernels' time, measured on the " + ratios_of(row).gpu;
+  } else if (unmeasured_training || unmeasured_inference) {
+    verdict.sentence =
+        "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " + batch;
+  } else if (too_few_steps) {
+    verdict.sentence = "in inference, cuDNN is faster for a stack with a projection and T = " + steps;
   }
-  const std::string training = "in training " + percent_of(training_ratio),
-                    inference = "in inference " + percent_of(inference_ratio);
-  const std::string steps =
-      problem.steps() < kMeasuredSteps[kMeasuredStepCount - 1] ? ", T = " + std::to_string(problem.steps()) : "";
-  return "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + steps + ": " +
-         (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
-         " of the resident kernels' time, measured on the " + plan.cudnn_time.measured_on;
+  return verdict;
 }
 
 }  // namespace prnn

@@ -11,7 +11,7 @@
 
 namespace prnn {
 
-// Of which the two backends' times depend in different ways.
+// The two backends' times depend on these in different ways.
 enum class Precision : int8_t { kBfloat16, kHalf, kTf32, kFloat32 };
 // With a projection: the kernels multiply with merged matrices, or keep the two apart.
 enum class Stack : int8_t {
@@ -30,7 +30,7 @@ struct MeasuredBatch {
   uint8_t inference, training;
 };
 
-// What was measured of layers of one kind.
+// Measurements of layers of one kind.
 struct MeasuredRatios {
   prnnRNNMode_t mode;  // PRNN_RNN_TANH for both RNNs
   Precision precision;
@@ -50,19 +50,10 @@ struct GpuRatios {
 extern const GpuRatios kGpuRatios[];
 extern const int kGpuRatiosCount;
 
-// Of longer sequences cuDNN 9 refuses some layers.
+// cuDNN 9 refuses some layers for longer sequences.
 constexpr int64_t kMostCudnnSteps = 65535;
 
-// What the problem asks for that cuDNN does not have; NULL: nothing.
-const char* what_cudnn_lacks(const RnnProblem& problem);
-
-CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
-
-// Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference: the
-// same for all calls of a training step.
-bool is_cudnn_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
-
-// One sentence where it is, in training or in inference; else "".
-std::string why_cudnn_is_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
+// Compares them for the problem's T, sequences and layers; cuDNN is never faster where it does not serve the problem.
+CudnnVerdict compare_with_cudnn(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
 
 }  // namespace prnn

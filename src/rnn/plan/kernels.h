@@ -44,7 +44,7 @@ struct Kernel {
   Engine engine;
   Pass pass;
   uint8_t cells, types;
-  Feature needs;
+  Feature feature;
   int8_t shape[4];
 };
 
@@ -226,22 +226,5 @@ constexpr int type_number(prnnDataType_t type, bool tf32) {
   }
 }
 constexpr int kTypeCount = 4;
-
-// Whether the engine's kernels know resets and masks, and take the gradient of the c that the caller was given. Cluster
-// and simt kernels have room for all of it in every shape: their launch functions choose between two kernels of a row.
-constexpr bool takes_extras(Engine engine) {
-  return engine == Engine::kCluster || engine == Engine::kSimt || engine == Engine::kMmaExtras ||
-         engine == Engine::kMmaLargeExtras;
-}
-
-// Whether they know resets. Multicast kernels know nothing else of these, and their launch functions choose too.
-constexpr bool takes_resets(Engine engine) { return takes_extras(engine) || engine == Engine::kWgmmaMulticast; }
-
-// Whether they take WavefrontForwardParams or WavefrontBackwardParams.
-constexpr bool is_wavefront(Engine engine) {
-  return engine == Engine::kWavefrontMma || engine == Engine::kWavefrontWgmma || engine == Engine::kWavefrontChunked;
-}
-
-const char* engine_name(Engine engine);
 
 }  // namespace prnn

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "rnn/plan/plan.h"
+
 namespace prnn {
 namespace {
 
@@ -41,6 +43,10 @@ Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
           ceil_div(problem.max_batch(), shape.replicas)};
 }
 
+bool carries_h(const RnnProblem& problem, KernelId kernel) {
+  return problem.mode == PRNN_LSTM && row_of(kernel->engine).carries_h;
+}
+
 }  // namespace
 
 bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel, int replicas, ResidentShape* shape) {
@@ -75,7 +81,7 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
   const int64_t biases = backward ? 0 : int64_t{4} * 32 * lane_rounds(gated, unit_tiles);
   const int64_t tile_states = int64_t{4} * kTileColumns * unit_tiles * kTileRows;
   const int64_t carried_h =
-      carries_h(problem, kernel->pass) ? (wanted == 1 ? 1 : kMaxTiles) * (backward ? 1 : 2) * tile_states : 0;
+      carries_h(problem, kernel) ? (wanted == 1 ? 1 : kMaxTiles) * (backward ? 1 : 2) * tile_states : 0;
   const int64_t carried = biases + carried_h + (gated || !backward ? kMaxTiles * tile_states : 512);
   const int64_t bias_sums = backward ? int64_t{4} * kResidentWarps * 32 * (gated ? unit_tiles : 1) : 0;  // a tile
   const int64_t fixed = weights + sums + partial + 256;
@@ -91,13 +97,13 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
   return true;
 }
 
-bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
+bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best) {
   bool found = false;
   any_kernel(row, problem, mma_engine(problem, pass), pass, [&](KernelId kernel) {
     for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
       ResidentShape shape;
       if (!mma_shape_for(row, problem, kernel, replicas, &shape)) break;
-      if (shape.blocks * replicas * directions > resident_blocks(row, shape.cluster)) break;
+      if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
       if (!found || rank_of(problem, shape) < rank_of(problem, *best)) *best = shape;
       found = true;
     }
@@ -106,10 +112,11 @@ bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, i
   return found;
 }
 
-bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                             ResidentShape* best) {
-  if (directions > 1) return false;
-  return any_kernel(row, problem, mma_large_engine(problem, pass), pass, [&](KernelId kernel) {
+  if (recurrences > 1) return false;
+  const Engine engine = first_serving({Engine::kMmaLarge, Engine::kMmaLargeExtras}, pass, problem.needs());
+  return any_kernel(row, problem, engine, pass, [&](KernelId kernel) {
     const bool backward = pass == Pass::kBackward, is_float32 = problem.type == PRNN_DATA_FLOAT;
     const int64_t padded = padded_hidden(problem), units = large_units(problem.mode, is_float32),
                   rows = units * (backward ? 1 : problem.gates());
@@ -131,7 +138,7 @@ bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass p
     const int64_t sums = int64_t{4} * kResidentWarps * rows * kLargeSumColumns;
     // Static: what a tile carries from step to step; biases of what a lane finishes or their sums; inputs that wait.
     const int64_t rounds = large_rounds(problem.mode, is_float32);
-    const int64_t carried = kResidentWarps * units * (carries_h(problem, pass) ? 2 : 1);
+    const int64_t carried = kResidentWarps * units * (carries_h(problem, kernel) ? 2 : 1);
     const int64_t own = int64_t{4} * (carried + (backward ? kResidentWarps : 1) * rounds * 32) +
                         (is_float32 ? 0 : int64_t{backward ? 4 : 2} * kResidentThreads * rounds) + 64;
     best->shared_bytes = weights + sums;

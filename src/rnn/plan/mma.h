@@ -2,7 +2,7 @@
 // GPU, as plan.h. docs/resident_kernels.md explains the design.
 #pragma once
 
-#include "rnn/plan/plan.h"
+#include "rnn/plan/shape.h"
 
 namespace prnn {
 
@@ -45,10 +45,10 @@ constexpr int kLargeSumColumns = kTileColumns + 1;  // of a row of sums, against
 bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel, int replicas, ResidentShape* shape);
 
 // Sets `shape` to the best layout; false if the row has no room for the layer.
-bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best);
 
 // The same of the large-layer kernels, which have one replica and one direction.
-bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                             ResidentShape* best);
 
 }  // namespace prnn

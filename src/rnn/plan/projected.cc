@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rnn/plan/plan.h"
+
 namespace prnn {
 namespace {
 

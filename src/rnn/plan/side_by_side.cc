@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rnn/plan/schedule.h"
 #include "rnn/plan/wavefront.h"
 #include "rnn/plan/wgmma.h"
 
@@ -13,7 +14,6 @@ constexpr int64_t kSmallest = 544, kLargest = 1024;
 
 // Why a pass over the layers is no faster so; empty if it is. `wavefront`: there is one for the pass.
 std::string why_not_faster(const RnnProblem& p, bool wavefront) {
-  if (p.skip_input) return "the first layer has no input matrices";
   if (p.gates() == 1) return "layers without gates are no faster side by side";
   if (p.hidden < kSmallest || p.hidden > kLargest) {
     return "layers run side by side from hidden size " + std::to_string(kSmallest) + " to " + std::to_string(kLargest);
@@ -31,13 +31,13 @@ std::string why_not_faster(const RnnProblem& p, bool wavefront) {
 // Sets `shape`; returns the reason if there is none.
 std::string choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront, const ResidentShape& alone,
                    ResidentShape* shape) {
-  const auto serves_all = [&](const ResidentShape& of) {
+  const auto takes_halves = [&](const ResidentShape& of) {
     const bool exchanges_states = !of.exchanges_in_cluster() && !of.kernel.is(Engine::kWgmmaMulticast);
     return exchanges_states && of.batch_per_pass() >= problem.max_batch();
   };
   const std::string slower = why_not_faster(problem, wavefront);
   if (!slower.empty()) return slower;
-  if (serves_all(alone) && choose_split_k_shape(row, problem, pass, 2, shape) && serves_all(*shape)) return "";
+  if (takes_halves(alone) && choose_split_k_shape(row, problem, pass, 2, shape) && takes_halves(*shape)) return "";
   return "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
          std::to_string(problem.max_batch()) + " sequences";
 }
@@ -69,26 +69,17 @@ const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launc
   return launch.count > 1 ? both.backward_shape : plan.backward;
 }
 
-std::vector<int64_t> side_by_side_bias_partials(const RnnProblem& problem, const RnnPlan& plan) {
-  std::vector<int64_t> partials(static_cast<size_t>(problem.layers), 0);
-  for (const SideBySideLaunch& launch : side_by_side_launches(problem.layers, problem.steps(), Pass::kBackward)) {
-    const ReplicaShares shares(shape_of(plan, launch, Pass::kBackward), problem.max_batch());
-    for (int i = 0; i < launch.count; ++i) partials[launch.half[i].layer] += shares.replicas;
-  }
-  return partials;
-}
-
 SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
                                  const WavefrontPlan& wavefront) {
   SideBySidePlan found;
   if (problem.layers == 1) return found;
-  found.forward_reason = found.backward_reason = why_one_after_the_other(problem);
-  if (!found.forward_reason.empty()) return found;
   if (problem.projection > 0) {  // what there is to say, the wavefront says
     found.forward_reason = wavefront.forward_reason;
     found.backward_reason = wavefront.backward_reason;
     return found;
   }
+  found.forward_reason = found.backward_reason = why_not_together(problem, Schedule::kSideBySide, Pass::kForward);
+  if (!found.forward_reason.empty()) return found;
   // Who asks for the size of a workspace does not say whether arrays are aligned: without wavefronts for that reason
   // alone, layers must not need more.
   const bool wavefront_forward = wavefront.forward_layers > 1 || !problem.aligned;
@@ -96,10 +87,11 @@ SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, c
   found.forward = found.forward_reason.empty();
   found.backward_reason =
       choose(row, problem, Pass::kBackward, wavefront.backward_layers > 1, plan.backward, &found.backward_shape);
-  if (!found.backward_reason.empty()) return found;
+  found.backward = found.backward_reason.empty();
+  if (!found.backward) return found;
   RnnPlan with = plan;
   with.side_by_side = found;
-  const std::vector<int64_t> partials = side_by_side_bias_partials(problem, with);
+  const std::vector<int64_t> partials = bias_partials(problem, with);
   found.backward = *std::max_element(partials.begin(), partials.end()) <= problem.max_batch();
   if (!found.backward) found.backward_reason = "one sequence leaves room for one sum of the biases' gradients";
   return found;

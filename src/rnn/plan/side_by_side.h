@@ -29,9 +29,6 @@ std::vector<SideBySideLaunch> side_by_side_launches(int64_t layers, int64_t step
 // The layout of a launch's layers.
 const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launch, Pass pass);
 
-// Partial sums of the bias gradients that the backward kernels leave for each layer.
-std::vector<int64_t> side_by_side_bias_partials(const RnnProblem& problem, const RnnPlan& plan);
-
 // The plan of a stack, given that of its layers alone and that of its wavefronts.
 SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
                                  const WavefrontPlan& wavefront);

@@ -2,6 +2,7 @@
 
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/mma.h"
+#include "rnn/plan/plan.h"
 
 namespace prnn {
 namespace {
@@ -14,8 +15,8 @@ int poll_delay(const GpuRow& row, const RnnProblem& problem, Pass pass, const Si
   return kernel.columns > 1 ? delays.several_sequences : backward ? delays.backward : delays.forward;
 }
 
-bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, const SimtKernel& kernel, int directions,
-                    ResidentShape* shape) {
+bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, const SimtKernel& kernel,
+                    int recurrences, ResidentShape* shape) {
   const bool is_cluster = kernel.cluster > 1, backward = id->pass == Pass::kBackward;
   const int64_t padded = padded_hidden(problem);
   const int64_t units = is_cluster ? int64_t{kernel.cluster} * kernel.units : padded;
@@ -39,16 +40,16 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
   shape->poll_delay_cycles = poll_delay(row, problem, id->pass, kernel);
   const int blocks = resident_blocks(row, is_cluster ? 4 : 1), room = blocks / kernel.cluster * kernel.cluster;
   if (kernel.cluster > row.largest_cluster || (kernel.cluster == 16 && blocks < kWholeGpu)) return false;
-  return int64_t{shape->blocks} * shape->replicas * directions <= room;
+  return int64_t{shape->blocks} * shape->replicas * recurrences <= room;
 }
 
 }  // namespace
 
-bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
+bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best) {
   const int64_t sequences = problem.max_batch();
   if (sequences > kSimtSequences) return false;
   const bool gated = problem.gates() > 1, is_one = sequences == 1;
-  const bool is_crowded = ceil_div(problem.hidden, 32) * sequences * directions > row.multiprocessors;
+  const bool is_crowded = ceil_div(problem.hidden, 32) * sequences * recurrences > row.multiprocessors;
   // With weights in shared memory the mma kernels are ahead here, where they have room. Measured on an H200:
   // docs/resident_kernels_experiments.md.
   const bool mma_is_faster = gated
@@ -61,11 +62,11 @@ bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, 
     // as fast for one small layer without gates.
     if (problem.tf32) return is_one && kernel.loads <= 8 && (gated || problem.hidden > 640);
     ResidentShape other;
-    return kernel.loads <= 8 || !mma_is_faster || !choose_mma_shape(row, problem, pass, directions, &other);
+    return kernel.loads <= 8 || !mma_is_faster || !choose_mma_shape(row, problem, pass, recurrences, &other);
   };
   return any_kernel(row, problem, Engine::kSimt, pass, [&](KernelId id) {
     const SimtKernel kernel{id.shape(0), id.shape(1), id.shape(2), id.shape(3)};
-    return is_faster(kernel) && simt_shape_for(row, problem, id, kernel, directions, best);
+    return is_faster(kernel) && simt_shape_for(row, problem, id, kernel, recurrences, best);
   });
 }
 

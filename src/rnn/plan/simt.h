@@ -2,7 +2,7 @@
 // as plan.h. docs/resident_kernels.md explains the design.
 #pragma once
 
-#include "rnn/plan/plan.h"
+#include "rnn/plan/shape.h"
 
 namespace prnn {
 
@@ -37,6 +37,6 @@ constexpr SimtSplit simt_split(int gates, bool backward, const SimtKernel& kerne
 }
 
 // Sets `best` to the layout of the first kernel that takes the problem; false where other engines are faster.
-bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best);
 
 }  // namespace prnn

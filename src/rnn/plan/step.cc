@@ -1,5 +1,7 @@
 #include "rnn/plan/step.h"
 
+#include "rnn/plan/engines.h"
+
 namespace prnn {
 namespace {
 
@@ -24,12 +26,10 @@ int64_t most_steps(const RnnProblem& problem) {
 }  // namespace
 
 bool runs_step_by_step(const RnnProblem& problem) {
-  if (problem.training || problem.type == PRNN_DATA_DOUBLE || problem.skip_input || problem.has_extras()) return false;
-  if (problem.heads > 1) return false;
-  if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return false;
-  if (problem.gates() == 1 || problem.directions > 1 || problem.hidden < 256) return false;
-  return problem.batch.front() == problem.batch.back() && problem.max_batch() <= most_sequences(problem) &&
-         problem.steps() <= most_steps(problem);
+  if (problem.training || problem.type == PRNN_DATA_DOUBLE || problem.gates() == 1 || problem.hidden < 256)
+    return false;
+  return serves(Schedule::kStepByStep, Pass::kForward, problem.needs()) &&
+         problem.max_batch() <= most_sequences(problem) && problem.steps() <= most_steps(problem);
 }
 
 }  // namespace prnn

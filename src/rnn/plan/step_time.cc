@@ -64,7 +64,8 @@ double estimate_pass(const GpuRow& row, const RnnProblem& problem, const Residen
   return static_cast<double>(passes) * time.pass + static_cast<double>(all_tiles) * of_tile;
 }
 
-// Of the input with its weights, as cuBLAS makes it; training has as much again for each gradient.
+// Microseconds of the product of the input with its weights, as cuBLAS makes it; training has as much again for each
+// gradient.
 double estimate_product(const RnnProblem& problem) {
   const double flops_a_microsecond = problem.type != PRNN_DATA_FLOAT ? 600e6 : problem.tf32 ? 300e6 : 45e6;
   const auto weights = static_cast<double>(problem.gates() * problem.hidden * problem.hidden);

@@ -15,11 +15,11 @@ struct StepEstimate {
 // 10 to 20 %.
 StepEstimate estimate_step(const GpuRow& gpu, const RnnProblem& problem, bool training);
 
-// A training step of all layers, one after the other.
-inline double estimate_microseconds(const GpuRow& gpu, const RnnProblem& problem) {
+// A training step of all layers, one after the other, of so many timesteps.
+inline double estimate_microseconds(const GpuRow& gpu, const RnnProblem& problem, int64_t steps) {
   const StepEstimate step = estimate_step(gpu, problem, true);
   return static_cast<double>(problem.layers * problem.directions) *
-         (step.of_call + step.microseconds * static_cast<double>(problem.steps()));
+         (step.of_call + step.microseconds * static_cast<double>(steps));
 }
 
 }  // namespace prnn

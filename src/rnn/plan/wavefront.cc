@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "rnn/plan/plan.h"
 #include "rnn/plan/wavefront_chunked.h"
 #include "rnn/plan/wavefront_wgmma.h"
 
@@ -18,7 +19,7 @@ int64_t most_sequences(const RnnProblem& problem) {
   return problem.gates() == 1 ? kWavefrontSequences : kTileColumns;
 }
 
-// Of wavefront_register_fragments() and has_one_tile().
+// Whether a kernel is `tight`, as wavefront_register_fragments() and has_one_tile() call it.
 bool is_tight(const RnnProblem& problem, bool backward) {
   return backward && (problem.batch.front() != problem.batch.back() || problem.dropout.probability > 0);
 }
@@ -47,7 +48,7 @@ int64_t static_bytes(const WavefrontKernel& kernel, int tiles) {
   return int64_t{4} * (tiles == 1 ? 1 : kMaxTiles) * kTileColumns * kernel.unit_tiles * kTileRows + 64;
 }
 
-// What makes a choice better, the most important first: launches of the whole stack, tiles that a replica works
+// The rank of a choice, the most important first: launches of the whole stack, tiles that a replica works
 // through, units of a block.
 struct Rank {
   int64_t launches, tiles, units;
@@ -110,7 +111,7 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
   // Kernels that keep it apart (keeps_projection_apart()) are of layers of which not even one has room here.
   const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
   if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
-  if (problem.projection > 0) {
+  if (!serves(Engine::kWavefrontMma, pass, problem.needs())) {
     *reason =
         "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster();
     if (chunked_drops_projected(problem)) {
@@ -139,18 +140,13 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
 
 }  // namespace
 
-std::string why_one_after_the_other(const RnnProblem& p) {
-  if (p.directions > 1) return "layers of two directions run one after the other";
-  if (p.heads > 1) return "layers with heads run one after the other";
-  if (p.forward_plan.engine != PRNN_ENGINE_BEST || p.backward_plan.engine != PRNN_ENGINE_BEST) {
-    return "the plan of prnnSetRNNPlan is one of single layers";
-  }
-  if (p.type == PRNN_DATA_FLOAT) return "layers run together in 16 bits alone";
-  if (p.hidden % k_tile_elements(false) != 0) {
-    return "hidden size " + std::to_string(p.hidden) + " is not a multiple of " +
+std::string why_not_together(const RnnProblem& problem, Schedule schedule, Pass pass) {
+  if (const char* const reason = why_not(schedule, pass, problem.needs())) return reason;
+  if (problem.type == PRNN_DATA_FLOAT) return "layers run together in 16 bits alone";
+  if (problem.hidden % k_tile_elements(false) != 0) {
+    return "hidden size " + std::to_string(problem.hidden) + " is not a multiple of " +
            std::to_string(k_tile_elements(false));
   }
-  if (p.has_extras()) return "layers run one after the other with resets, masks and c of every timestep";
   return "";
 }
 
@@ -162,14 +158,14 @@ int64_t layers_of_launch(const ResidentShape& shape, int64_t most, int64_t left)
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   WavefrontPlan plan;
   if (problem.layers == 1) return plan;
-  plan.forward_reason = plan.backward_reason = why_one_after_the_other(problem);
-  if (!plan.forward_reason.empty()) return plan;
-  plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
-  if (!problem.aligned && problem.projection == 0) {  // else kernels see neither
-    plan.forward_reason = "y or w is not aligned to 16 bytes";
-    return plan;
+  plan.backward_reason = why_not_together(problem, Schedule::kWavefront, Pass::kBackward);
+  plan.forward_reason = why_not_together(problem, Schedule::kWavefront, Pass::kForward);
+  if (plan.backward_reason.empty()) {
+    plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
   }
-  plan.forward_layers = choose_layers(row, problem, Pass::kForward, &plan.forward, &plan.forward_reason);
+  if (plan.forward_reason.empty()) {
+    plan.forward_layers = choose_layers(row, problem, Pass::kForward, &plan.forward, &plan.forward_reason);
+  }
   return plan;
 }
 

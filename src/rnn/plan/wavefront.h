@@ -3,9 +3,14 @@
 // wavefront.
 #pragma once
 
-#include "rnn/plan/plan.h"
+#include <string>
+
+#include "rnn/plan/shape.h"
 
 namespace prnn {
+
+enum class Schedule : int8_t;  // rnn/plan/engines.h
+struct WavefrontPlan;          // rnn/plan/plan.h
 
 constexpr int kWavefrontLayers = 8;      // at most, in one launch
 constexpr int kWavefrontSequences = 64;  // at most
@@ -41,9 +46,8 @@ constexpr bool has_pairs(prnnRNNMode_t mode, const WavefrontKernel& kernel, int6
   return has_one_tile(mode, kernel, false) && columns_per_replica <= kPairColumns;
 }
 
-// Why a stack's layers run one after the other whatever their sizes, neither as a wavefront nor side by side; empty if
-// they do not.
-std::string why_one_after_the_other(const RnnProblem& problem);
+// Why a stack's layers cannot run in this schedule whatever their number and the batch; empty if they can.
+std::string why_not_together(const RnnProblem& problem, Schedule schedule, Pass pass);
 
 // How many of a stack's layers the next launch of a pass takes, which takes `most` and has `left` ahead of it.
 int64_t layers_of_launch(const ResidentShape& shape, int64_t most, int64_t left);

@@ -1,6 +1,7 @@
 #include "rnn/plan/wavefront_chunked.h"
 
 #include "rnn/plan/chunked_steps.h"
+#include "rnn/plan/plan.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rnn/plan/plan.h"
+
 namespace prnn {
 
 int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "rnn/plan/cluster.h"
+#include "rnn/plan/plan.h"
 
 namespace prnn {
 namespace {
@@ -32,37 +33,38 @@ bool fits_block(const GpuRow& row, int64_t bytes) { return bytes + 1024 <= row.s
 
 // Whether a layer that wgmma takes is faster on it. Staging the states in shared memory costs a small layer more than
 // the wider instructions save. Measured on an H200.
-bool wants_wgmma(const RnnProblem& problem, Pass pass, int directions) {
-  const int64_t columns = problem.max_batch() * directions, states = problem.hidden * columns;
+bool wants_wgmma(const RnnProblem& problem, Pass pass, int recurrences) {
+  const int64_t columns = problem.max_batch() * recurrences, states = problem.hidden * columns;
   if (pass == Pass::kBackward) return problem.hidden > 256 || states >= 4096;
   return states >= (columns >= 32 ? 16384 : 32768);
 }
 
-// The same of split-K: layers that are bound by what a block reads. Measured on an H200.
-bool wants_split_k(const RnnProblem& problem, int directions) {
-  return problem.max_batch() * directions >= 32 && problem.hidden >= 1024;
+// Whether split-K is faster: for layers that are bound by what a block reads. Measured on an H200.
+bool wants_split_k(const RnnProblem& problem, int recurrences) {
+  return problem.max_batch() * recurrences >= 32 && problem.hidden >= 1024;
 }
 
-// The same of multicast: layers of many states. Measured on an H200. The other wgmma kernels have no resets: there it
-// is ahead of what clusters take from fewer states on, and of mma, which is all that there is in tf32, still earlier.
-bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
-  const int64_t states = problem.max_batch() * directions * problem.hidden;
+// Whether multicast is faster: for layers of many states. Measured on an H200. The other wgmma kernels have no resets:
+// there it is ahead of what clusters take from fewer states on, and of mma, which is all that there is in tf32, still
+// earlier.
+bool wants_multicast(const RnnProblem& problem, Pass pass, int recurrences) {
+  const int64_t states = problem.max_batch() * recurrences * problem.hidden;
   if (problem.type == PRNN_DATA_FLOAT) return states > 32 * 1024;
-  if (needs_extras(problem, pass)) {
+  if (!serves(Engine::kWgmma, pass, problem.needs())) {
     return problem.hidden > cluster_hidden(problem.gates() > 1) ? states > 32 * 1024 : states >= 64 * 1024;
   }
   if (pass == Pass::kForward) return states > 64 * 1024;
-  return states > (wants_split_k(problem, directions) ? 96 : 60) * 1024;
+  return states > (wants_split_k(problem, recurrences) ? 96 : 60) * 1024;
 }
 
-// Of H.
+// Chunks of H.
 int multicast_unit_chunks(const RnnProblem& problem) {
   return static_cast<int>(problem.hidden) / multicast_chunk(static_cast<int>(type_bytes(problem.type)));
 }
 
 using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, Pass, int, ResidentShape*);
 
-bool choose_replicas(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ShapeFor shape_for,
+bool choose_replicas(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ShapeFor shape_for,
                      ResidentShape* best) {
   const auto rank = [&](const ResidentShape& shape) {
     const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
@@ -72,7 +74,7 @@ bool choose_replicas(const GpuRow& row, const RnnProblem& problem, Pass pass, in
   for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
     ResidentShape shape;
     if (!shape_for(row, problem, pass, replicas, &shape)) break;
-    if (shape.blocks * replicas * directions > resident_blocks(row, shape.cluster)) break;
+    if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
     if (!found || rank(shape) < rank(*best)) *best = shape;
     found = true;
   }
@@ -119,16 +121,16 @@ int split_k_blocks(const RnnProblem& problem, Pass pass) {
 }
 
 int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
-                         int64_t directions) {
+                         int64_t recurrences) {
   if (backward.kernel.is(Engine::kWgmmaMulticast)) {
     const int columns = backward.kernel.shape(0), groups = backward.kernel.shape(1);
     const int of_gate = multicast_unit_chunks(problem), gates = static_cast<int>(problem.gates());
-    return replicas * directions *
+    return replicas * recurrences *
            (multicast_exchange_bytes(of_gate, gates * of_gate, columns, groups) +
             multicast_sums_bytes(backward.blocks, gates, columns, groups));
   }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
-  const int64_t blocks = int64_t{backward.blocks} * replicas * directions;
+  const int64_t blocks = int64_t{backward.blocks} * replicas * recurrences;
   return blocks * 2 * problem.gates() * backward.kernel.shape(0) * kWgmmaUnits * static_cast<int64_t>(sizeof(float));
 }
 
@@ -173,7 +175,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   static_assert(kSetUnits % (2 * multicast_chunk(2)) == 0, "a set of blocks has whole pairs of chunks");
   if (problem.hidden % kSetUnits != 0) return false;
   if (problem.hidden < kMulticastMinHidden || problem.hidden > multicast_max_hidden(element)) return false;
-  // Of a warpgroup: all of K forward, a part of it backward.
+  // A warpgroup has all of K forward, a part of it backward.
   const int of_gate = multicast_unit_chunks(problem),
             all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
   const int chunks = backward ? multicast_part_chunks(all) : all;
@@ -205,22 +207,22 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   return found && fits_block(row, shape->shared_bytes);
 }
 
-bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                           ResidentShape* best) {
-  return choose_replicas(row, problem, pass, directions, split_k_shape_for, best);
+  return choose_replicas(row, problem, pass, recurrences, split_k_shape_for, best);
 }
 
-bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                             ResidentShape* best) {
-  return wants_multicast(problem, pass, directions) &&
-         choose_replicas(row, problem, pass, directions, multicast_shape_for, best);
+  return wants_multicast(problem, pass, recurrences) &&
+         choose_replicas(row, problem, pass, recurrences, multicast_shape_for, best);
 }
 
-bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
-  if (choose_multicast_shape(row, problem, pass, directions, best)) return true;
-  if (wants_split_k(problem, directions) && choose_split_k_shape(row, problem, pass, directions, best)) return true;
-  return wants_wgmma(problem, pass, directions) &&
-         choose_replicas(row, problem, pass, directions, wgmma_shape_for, best);
+bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best) {
+  if (choose_multicast_shape(row, problem, pass, recurrences, best)) return true;
+  if (wants_split_k(problem, recurrences) && choose_split_k_shape(row, problem, pass, recurrences, best)) return true;
+  return wants_wgmma(problem, pass, recurrences) &&
+         choose_replicas(row, problem, pass, recurrences, wgmma_shape_for, best);
 }
 
 }  // namespace prnn

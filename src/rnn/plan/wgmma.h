@@ -2,7 +2,7 @@
 // and tf32 in multicast kernels. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md explains the design.
 #pragma once
 
-#include "rnn/plan/plan.h"
+#include "rnn/plan/shape.h"
 
 namespace prnn {
 
@@ -28,9 +28,9 @@ constexpr int split_k_batch(int columns) { return columns == 64 ? 1 : 4; }
 // Blocks that own their units together.
 int split_k_blocks(const RnnProblem& problem, Pass pass);
 
-// Bytes of BackwardParams::sums of one launch of `directions` directions.
+// Bytes of BackwardParams::sums of one launch of `recurrences` recurrences.
 int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
-                         int64_t directions);
+                         int64_t recurrences);
 
 // Multicast: all blocks of a cluster multiply the same states, which each reads a share of from L2 for all. Of H, whole
 // chunks. `element`: bytes of one, 2 or, in tf32, 4.
@@ -117,14 +117,15 @@ bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, in
 bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
 bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
 
-// Sets `best` to the layout of split-K for the fewest passes; false if no replica of all directions fits.
-bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+// Sets `best` to the layout of split-K for the fewest passes; false if no replica of all recurrences fits.
+bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
+                          ResidentShape* best);
 
-// Sets `best` to the layout of multicast; false where another engine is faster, or no replica of all directions fits.
-bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+// Sets `best` to the layout of multicast; false where another engine is faster, or no replica of all recurrences fits.
+bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                             ResidentShape* best);
 
 // Sets `best` to the layout of the engine that is faster; false where another engine is, or neither fits.
-bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best);
 
 }  // namespace prnn

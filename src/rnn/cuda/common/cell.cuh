@@ -9,8 +9,8 @@
 // and carries one float from timestep to timestep: c (LSTM), h before rounding (GRU).
 #pragma once
 
+#include "persistent_rnn.h"
 #include "rnn/cuda/common/activations.cuh"
-#include "rnn/problem.h"
 
 namespace prnn {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "rnn/plan/plan.h"
+#include "rnn/plan/shape.h"
 
 namespace prnn {
 

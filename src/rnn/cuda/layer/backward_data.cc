@@ -15,30 +15,27 @@ class BackwardData : LayerRun {
 
   void run() {
     store_table();
-    if (plan.side_by_side.backward) return run_side_by_side();
-    const void* dy = args_.dy;
     // Kernels by chunks copy 16 bytes of the input matrices, of dy and of a GRU's y at once; with a projection the
     // former are in the workspace. Layers alone leave gradients where these do, and as many sums for the biases.
     const void* const states = p.mode == PRNN_GRU ? args_.y : nullptr;
     const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy) |
                       reinterpret_cast<uintptr_t>(states);
-    const bool by_chunks = is_chunked(wavefront.backward), aligned = merges() || bits % 16 == 0;
-    for (int64_t above = p.layers; above > p.frozen;) {
-      const bool together = is_together_backward(above - 1) && (!by_chunks || aligned);
-      const int64_t most = together ? wavefront.backward_layers : 1;
-      const int64_t count = layers_of_launch(wavefront.backward, most, above);
-      const int64_t layer = above -= count;
-      void* const dx = layer <= p.frozen ? args_.dx : work.between_of(layer - 1);  // NULL if there are frozen layers
-      if (count > 1) {
-        run_together(layer, count, dy);
-      } else {
-        run_layer(layer, output_of(layer), dy);
+    partials_.assign(static_cast<size_t>(p.layers), 0);
+    const void* dy = args_.dy;
+    for (const StackLaunch& launch : stack_launches(p, plan, Pass::kBackward, merges() || bits % 16 == 0)) {
+      const int64_t layer = launch.first;
+      switch (launch.schedule) {
+        case Schedule::kSideBySide: run_halves(launch.halves); continue;
+        case Schedule::kWavefront: run_together(layer, launch.count, dy); break;
+        default: run_layer(layer, output_of(layer), dy);
       }
+      void* const dx = layer <= p.frozen ? args_.dx : work.between_of(layer - 1);  // NULL if there are frozen layers
       if (dx == nullptr) continue;
       for (int64_t d = 0; d < p.recurrences(); ++d) add_input_gradient(layer, d, 0, p.rows, dx);
       if (layer > 0 && drops()) drop(layer, 0, p.rows, dx, dx);
       dy = dx;
     }
+    if (plan.side_by_side.backward && args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
   }
 
  private:
@@ -122,25 +119,20 @@ class BackwardData : LayerRun {
     }
   }
 
-  void run_side_by_side() {
-    std::vector<int64_t> partials(static_cast<size_t>(p.layers), 0);
-    for (const SideBySideLaunch& launch : side_by_side_launches(p.layers, p.steps(), Pass::kBackward)) {
-      const auto is_frozen = [&](const LayerHalf& half) { return half.layer < p.frozen; };
-      if (std::all_of(launch.half, launch.half + launch.count, is_frozen)) break;
-      const ResidentShape& shape = shape_of(plan, launch, Pass::kBackward);
-      BackwardParams params{};
-      set_sizes(launch, shape, &params);
-      params.y_row = static_cast<int>(p.hidden);
-      for (int i = 0; i < launch.count; ++i) {
-        const int64_t layer = launch.half[i].layer;
-        params.direction[i] = direction_of(launch.half[i]);
-        params.direction[i].bias_sums += partials[layer] * (p.gates() > 1 ? 4 : 1) * p.hidden;
-        partials[layer] += params.sizes.replicas;
-      }
-      fill_sums(shape, &params);
-      require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
+  // One layer's half of the timesteps, or two layers'.
+  void run_halves(const SideBySideLaunch& launch) {
+    const ResidentShape& shape = shape_of(plan, launch, Pass::kBackward);
+    BackwardParams params{};
+    set_sizes(launch, shape, &params);
+    params.y_row = static_cast<int>(p.hidden);
+    for (int i = 0; i < launch.count; ++i) {
+      const int64_t layer = launch.half[i].layer;
+      params.direction[i] = direction_of(launch.half[i]);
+      params.direction[i].bias_sums += partials_[layer] * (p.gates() > 1 ? 4 : 1) * p.hidden;
+      partials_[layer] += params.sizes.replicas;
     }
-    if (args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
+    fill_sums(shape, &params);
+    require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
   }
 
   // A half of a layer's timesteps as a direction of a launch; makes the gradients of its outputs.
@@ -336,7 +328,7 @@ class BackwardData : LayerRun {
     return out;
   }
 
-  // What dhy has for those of the sequences' last timesteps, [N, H].
+  // The gradients that dhy has for the cell's outputs at the sequences' last timesteps, [N, H].
   const void* of_last_cell_outputs(int64_t layer, int64_t direction) {
     const void* const dhy = h_state(args_.dhy, layer, direction);
     if (dhy == nullptr) return nullptr;
@@ -449,6 +441,7 @@ class BackwardData : LayerRun {
   }
 
   const RnnBackwardDataArgs& args_;
+  std::vector<int64_t> partials_;  // of the biases' sums, of each layer: those that its first half has left
 };
 
 }  // namespace

@@ -11,14 +11,9 @@ class BackwardWeights : LayerRun {
 
   void run() {
     store_table();
-    const int partials_of_layer = static_cast<int>(bias_partials(p, plan.backward));
-    std::vector<int64_t> side_by_side;
-    if (plan.side_by_side.backward) side_by_side = side_by_side_bias_partials(p, plan);
+    const std::vector<int64_t> partials = bias_partials(p, plan);
     for (int64_t layer = p.frozen; layer < p.layers; ++layer) {
       const void* const input = layer == 0 ? args_.x : saved.inputs[layer - 1];
-      const int partials = !side_by_side.empty()         ? static_cast<int>(side_by_side[layer])
-                           : is_together_backward(layer) ? wavefront.backward.replicas
-                                                         : partials_of_layer;
       const void* const output = layer + 1 == p.layers ? args_.y : saved.outputs[layer];
       for (int64_t d = 0; d < p.recurrences(); ++d) {
         const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
@@ -32,10 +27,10 @@ class BackwardWeights : LayerRun {
           multiply(p.projection, p.hidden, p.rows, 1, view(own.dstates, p.projection, true),
                    view(own.cell_outputs, padded), 1, at(args_.dw, offsets.projection), p.type, p.hidden);
         }
-        require_launch(
-            run_add_bias_gradients(p.type, p.mode, own.bias_sums, partials, static_cast<int>(p.hidden),
-                                   at(args_.dw, offsets.input_bias), at(args_.dw, offsets.recurrent_bias), stream),
-            "the kernel that adds the biases' gradients");
+        require_launch(run_add_bias_gradients(p.type, p.mode, own.bias_sums, static_cast<int>(partials[layer]),
+                                              static_cast<int>(p.hidden), at(args_.dw, offsets.input_bias),
+                                              at(args_.dw, offsets.recurrent_bias), stream),
+                       "the kernel that adds the biases' gradients");
       }
     }
   }

@@ -20,32 +20,30 @@ class Forward : LayerRun {
     if (training_ && drops()) {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
-    if (plan.side_by_side.forward) return run_side_by_side();
+    if (plan.side_by_side.forward) pad_states(0, p.layers);
     const void* input = args_.x;
-    const bool step_by_step = !training_ && runs_step_by_step(p);
-    for (int64_t layer = 0; layer < p.layers;) {
-      const int64_t left = p.layers - layer;
-      const int64_t count = step_by_step ? 1 : layers_of_launch(wavefront.forward, wavefront.forward_layers, left);
-      if (count > 1) {
-        run_together(layer, count, input);
-      } else if (step_by_step) {
-        run_steps(layer, input, output_of(layer));
-      } else {
-        run_layer(layer, input, output_of(layer));
+    for (const StackLaunch& launch : stack_launches(p, plan, Pass::kForward)) {
+      switch (launch.schedule) {
+        case Schedule::kSideBySide: run_halves(launch.halves); continue;
+        case Schedule::kWavefront: run_together(launch.first, launch.count, input); break;
+        case Schedule::kStepByStep: run_steps(launch.first, input, output_of(launch.first)); break;
+        default: run_layer(launch.first, input, output_of(launch.first));
       }
-      layer += count;
-      const bool is_last = layer == p.layers;
-      input = output_of(layer - 1);
-      if (!is_last && training_ && drops()) {
-        drop(layer, 0, p.rows, input, saved.inputs[layer - 1]);
-        input = saved.inputs[layer - 1];
-      }
+      const int64_t above = launch.first + launch.count;
+      if (above < p.layers) input = input_of(above);
     }
   }
 
  private:
   static bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
+  // The outputs of the layer below, after dropout.
+  const void* input_of(int64_t layer) {
+    void* const output = output_of(layer - 1);
+    if (!training_ || !drops()) return output;
+    drop(layer, 0, p.rows, output, saved.inputs[layer - 1]);
+    return saved.inputs[layer - 1];
+  }
   void* output_of(int64_t layer) const {
     return layer + 1 == p.layers ? args_.y : training_ ? saved.outputs[layer] : work.between_of(layer);
   }
@@ -58,7 +56,7 @@ class Forward : LayerRun {
     return static_cast<int>(reads_input(layer) ? p.hidden : p.heads * p.gates() * p.hidden);
   }
   int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? 0 : p.hidden); }
-  // Those of all heads of a direction. `last`: the highest of the layers that run together with this one.
+  // The input products of all heads of a direction. `last`: the highest of the layers that run together with this one.
   const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
     const int64_t gate_rows = p.heads * p.gates() * p.hidden, first = direction * p.heads;
@@ -238,36 +236,34 @@ class Forward : LayerRun {
     return dir;
   }
 
-  void run_side_by_side() {
-    pad_states(0, p.layers);
-    for (const SideBySideLaunch& launch : side_by_side_launches(p.layers, p.steps(), Pass::kForward)) {
-      const ResidentShape& shape = shape_of(plan, launch, Pass::kForward);
-      ForwardParams params{};
-      set_sizes(launch, shape, &params);
-      params.xw_row = xw_row(1);
-      params.xw_gate = xw_gate(1);
-      params.y_row = static_cast<int>(p.hidden);
-      // Before the exchange buffers are filled: in inference, the outputs lie where inputs of other layers do.
-      for (int i = 0; i < launch.count; ++i) params.direction[i] = direction_of(launch.half[i]);
-      std::vector<Elements> exchanged;
-      for (int i = 0; i < launch.count; ++i) {
-        ForwardDirection& dir = params.direction[i];
-        const Rows rows = rows_of(launch.half[i]);
-        const int64_t skipped = (rows.first - rows.base) * padded;
-        if (!shape.exchanges_rows()) {
-          dir.exchange = work.exchange[0];
-          exchanged.push_back({dir.exchange, launch.half[i].steps * params.sizes.exchange_columns() * padded});
-          continue;
-        }
-        dir.exchange = is_aligned(dir.y) ? dir.y : at(work.exchange[0], rows.base * padded);
-        if (dir.exchange == dir.y) dir.y = nullptr;
-        exchanged.push_back({at(dir.exchange, skipped), rows.count * padded});
+  // One layer's half of the timesteps, or two layers'.
+  void run_halves(const SideBySideLaunch& launch) {
+    const ResidentShape& shape = shape_of(plan, launch, Pass::kForward);
+    ForwardParams params{};
+    set_sizes(launch, shape, &params);
+    params.xw_row = xw_row(1);
+    params.xw_gate = xw_gate(1);
+    params.y_row = static_cast<int>(p.hidden);
+    // Before the exchange buffers are filled: in inference, the outputs lie where inputs of other layers do.
+    for (int i = 0; i < launch.count; ++i) params.direction[i] = direction_of(launch.half[i]);
+    std::vector<Elements> exchanged;
+    for (int i = 0; i < launch.count; ++i) {
+      ForwardDirection& dir = params.direction[i];
+      const Rows rows = rows_of(launch.half[i]);
+      const int64_t skipped = (rows.first - rows.base) * padded;
+      if (!shape.exchanges_rows()) {
+        dir.exchange = work.exchange[0];
+        exchanged.push_back({dir.exchange, launch.half[i].steps * params.sizes.exchange_columns() * padded});
+        continue;
       }
-      fill_all_empty(exchanged);
-      require_launch(launch_kernel(shape, params, stream), "the resident forward kernel");
-      for (int i = 0; i < launch.count && varies; ++i) {
-        if (launch.half[i].is_first()) copy_ended_states(launch.half[i].layer);
-      }
+      dir.exchange = is_aligned(dir.y) ? dir.y : at(work.exchange[0], rows.base * padded);
+      if (dir.exchange == dir.y) dir.y = nullptr;
+      exchanged.push_back({at(dir.exchange, skipped), rows.count * padded});
+    }
+    fill_all_empty(exchanged);
+    require_launch(launch_kernel(shape, params, stream), "the resident forward kernel");
+    for (int i = 0; i < launch.count && varies; ++i) {
+      if (launch.half[i].is_first()) copy_ended_states(launch.half[i].layer);
     }
   }
 

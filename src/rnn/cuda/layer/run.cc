@@ -10,7 +10,7 @@
 namespace prnn {
 namespace {
 
-// Of BackwardData's gate_matrices(), where they are copies.
+// Bytes of BackwardData's gate_matrices(), where they are copies.
 int64_t input_weights_bytes(const RnnProblem& p) {
   const int64_t gates = gates_of_both_products(p), pitch = gate_pitch(p);
   int64_t widest = 0;
@@ -23,7 +23,7 @@ int64_t input_weights_bytes(const RnnProblem& p) {
   return rows * widest * type_bytes(p.type);
 }
 
-// Of ForwardDirection::exchange, or, backward, Projection::exchange. The first pass is the largest.
+// Bytes of ForwardDirection::exchange, or, backward, Projection::exchange. The first pass is the largest.
 int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
   const bool is_apart = shape.kernel.is(Engine::kProjected);
   const int64_t row = (is_apart ? padded_projection(p) : padded_hidden(p)) * type_bytes(p.type);
@@ -46,32 +46,28 @@ std::vector<Span> spare_in(Pass pass, const RnnProblem& p, const Reserve& saved,
   return last + 1 == p.layers ? std::vector<Span>{gradients} : std::vector<Span>{};
 }
 
-// Of ChunkedArrays, in the workspace.
+// Bytes of ChunkedArrays in the workspace.
 int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan, Pass pass) {
   const bool is_forward = pass == Pass::kForward;
   const ResidentShape& shape = is_forward ? plan.wavefront.forward : plan.wavefront.backward;
-  const int64_t most_layers = is_forward ? plan.wavefront.forward_layers : plan.wavefront.backward_layers;
   if (!is_chunked(shape) || (!is_forward && !p.training)) return 0;
   const Reserve saved(p, plan, false, nullptr);
   size_t most = 0;
-  for (int64_t done = 0; done < p.layers;) {
-    const int64_t count = layers_of_launch(shape, most_layers, p.layers - done);
-    const int64_t last = (is_forward ? done + count : p.layers - done) - 1;
-    done += count;
+  for (const StackLaunch& launch : stack_launches(p, plan, pass)) {
     Arena rest(nullptr);
-    ChunkedArrays(p, pass, count, spare_in(pass, p, saved, nullptr, last), &rest);
+    ChunkedArrays(p, pass, launch.count, spare_in(pass, p, saved, nullptr, launch.first + launch.count - 1), &rest);
     most = std::max(most, rest.size());
   }
   return static_cast<int64_t>(most);
 }
 
-// The same of layers alone, side by side and by chunks.
+// Bytes that layers alone, side by side and by chunks exchange forward.
 int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
   const int64_t alone = std::max(exchange_bytes(p, plan.forward), chunked_rest_bytes(p, plan, Pass::kForward));
   return plan.side_by_side.forward ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward_shape)) : alone;
 }
 
-// Of BackwardParams::sums.
+// Bytes of BackwardParams::sums.
 int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
   const auto of = [&](const ResidentShape& shape, int64_t directions) {
     const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
@@ -81,7 +77,7 @@ int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
   return plan.side_by_side.backward ? std::max(alone, of(plan.side_by_side.backward_shape, 2)) : alone;
 }
 
-// Of Projection::sums.
+// Floats of Projection::sums.
 int64_t row_sums_count(const RnnProblem& p, const ResidentShape& shape) {
   if (!shape.kernel.is(Engine::kProjected)) return 0;
   return int64_t{shape.tiles} * padded_projection(p) * kTileColumns * shape.blocks;

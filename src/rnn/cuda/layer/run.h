@@ -10,7 +10,7 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/launch.h"
 #include "rnn/cuda/layer/kernels.h"
-#include "rnn/plan/side_by_side.h"
+#include "rnn/plan/schedule.h"
 #include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
@@ -57,8 +57,8 @@ struct Reserve {
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
     char* dstates;       // [rows, P]: the whole gradients of h
   };
-  // What a forward call does not write up to the launch whose highest layer this is: the places above that of its input
-  // products. Of stacks with gates, as large as if the gates were not kept.
+  // Memory that a forward call does not write up to the launch whose highest layer is `last`: the places above that of
+  // its input products. Of stacks with gates, as large as if the gates were not kept.
   Span spare(int64_t last) const;
 
   int64_t gradient_row, candidate_row;   // elements from a row to the next
@@ -72,8 +72,8 @@ struct Reserve {
   std::vector<Span> places_;  // of gates and gradients, one after the other; those that are there if gates are not kept
 };
 
-// What kernels by chunks have of each layer of a launch, WavefrontForwardLayer's or WavefrontBackwardLayer's `exchange`
-// and `products`: in spare memory as far as there is room, else in the rest.
+// Arrays that kernels by chunks have for each layer of a launch, WavefrontForwardLayer's or WavefrontBackwardLayer's
+// `exchange` and `products`: in spare memory as far as there is room, else in the rest.
 struct ChunkedArrays {
   ChunkedArrays(const RnnProblem& problem, Pass pass, int64_t layers, std::vector<Span> spare, Arena* rest);
 
@@ -116,21 +116,21 @@ struct Workspace {
   std::vector<char*> dlast;          // per recurrence: [N, H], what dhy adds to the last of them
   std::vector<char*> dcells;         // per direction: [rows, padded], prnnRNNExtras_t::dcells where it is given
   char* dprevious;                   // [rows, P]: what the gates' gradients are to h of the timestep before
-  // Of kernels that keep the projection apart.
+  // For kernels that keep the projection apart.
   float* row_sums;         // Projection::sums
   char* row_exchange;      // Projection::exchange
   int64_t layers_at_once;  // in a launch, of layers with a projection
   size_t size;
 
-  // Of an array of each recurrence of a layer, or of some neighbouring layers with one recurrence each.
+  // Element of an array of a layer's recurrences, or of some neighbouring layers with one recurrence each.
   char* of_recurrence(const std::vector<char*>& arrays, int64_t layer, int64_t recurrence) const {
     return layers_at_once > 1 ? arrays[layer % static_cast<int64_t>(arrays.size())] : arrays[recurrence];
   }
-  // What lies between this layer and the one above it.
+  // The array between this layer and the one above it.
   char* between_of(int64_t layer) const { return between[layer % between.size()]; }
 };
 
-// What every call works out first.
+// The state of one call, which every call works out first.
 struct LayerRun {
   template <class Args>
   LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan, const Args& args)
@@ -160,13 +160,13 @@ struct LayerRun {
   Pointer h_state(Pointer base, int64_t layer, int64_t direction) const {
     return state(base, layer, direction, p.state());
   }
-  // The same of cx, cy and their like, {N, H}.
+  // State [layer * D K + recurrence] of cx, cy and their like, {N, H}.
   template <class Pointer>
   Pointer c_state(Pointer base, int64_t layer, int64_t direction) const {
     return state(base, layer, direction, p.hidden);
   }
-  // What the resident kernels have for h. With a projection that is m, which begins with zeros and whose states at the
-  // edges of sequences are no argument of a call.
+  // The state that the resident kernels have for h. With a projection it is m, which begins with zeros and whose states
+  // at the edges of sequences are no argument of a call.
   template <class Pointer>
   Pointer resident_state(Pointer base, int64_t layer, int64_t direction) const {
     return merges() ? nullptr : h_state(base, layer, direction);
@@ -174,7 +174,7 @@ struct LayerRun {
   bool projects() const { return p.projection > 0; }
   // Whether the kernels multiply with the product of both recurrent matrices and know nothing of the projection.
   bool merges() const { return projects() && !plan.keeps_projection_apart(); }
-  // Of a launch that keeps it apart; its partial sums become zeros.
+  // The projection of a launch that keeps it apart; its partial sums become zeros.
   Projection projection_of(const void* w, int64_t layer, int64_t direction, const ResidentSizes& sizes) const;
   MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
     return {data, p.type, stride, transposed};
@@ -185,28 +185,23 @@ struct LayerRun {
     const FloatProduct precision = p.tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
     run_gemm(context, m, n, k, alpha, a, b, beta, c, c_type, c_stride, precision);
   }
-  // Whether the backward call runs this layer together with others: it takes backward_layers at a time from the top.
-  bool is_together_backward(int64_t layer) const {
-    if (plan.side_by_side.backward) return false;
-    if (is_chunked(wavefront.backward)) return true;
-    return wavefront.backward_layers > 1 && (layer > 0 || p.layers % wavefront.backward_layers != 1);
-  }
   // The matrices that the resident kernels multiply with: with a projection, made here.
   const void* recurrent_weights(const void* w, int64_t layer, int64_t direction) const;
-  // The same of a layer's input, which is what the layer below leaves in the same launch.
+  // The matrices for a layer's input, which the layer below leaves in the same launch.
   const void* input_matrices(const void* w, int64_t layer) const;
   // Whether between a launch's layers there are a projection, dropout and input matrices, one after the other.
   bool drops_projected() const { return merges() && chunked_drops_projected(p); }
-  // Of this layer and the one above it in a launch, with `states` and `dropped`; `i`: the layer's number in the launch.
+  // The projection between this layer and the one above it in a launch, with `states` and `dropped`; `i`: the layer's
+  // number in the launch.
   ChunkedProjection chunked_projection(const void* w, int64_t layer, int64_t i, void* states, void* dropped) const;
   // The rows of each sequence's first or last timestep.
   EdgeRows edge(const void* rows, int64_t stride, int64_t width, bool is_last) const;
-  // Those with which a direction begins, for initial states: without those that start anew there.
+  // The rows with which a direction begins, for initial states: without those that start anew there.
   EdgeRows first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
-  // Of the kernels that work on directions [first, first + directions) of a layer.
+  // Masks for the kernels that work on directions [first, first + directions) of a layer.
   StateMasks masks(int64_t layer, int64_t first, int directions) const;
-  // Of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
+  // Sizes of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
   ResidentSizes sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const;
   // All directions of a launch have all timesteps.
   template <class Params>
@@ -232,7 +227,7 @@ struct LayerRun {
     int64_t first, count, base;
   };
   Rows rows_of(const LayerHalf& half) const;
-  // Of a launch of layers [first, first + count); fills what is exchanged.
+  // The arrays of a launch of layers [first, first + count); fills what is exchanged.
   ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
   // The counters of a launch by chunks, which become zeros: of the layers, and kWavefrontLayers further on of their
   // projections.
@@ -250,7 +245,7 @@ struct LayerRun {
     void* first;
     int64_t count;
   };
-  // Those that lie one after the other together.
+  // Fills arrays that lie one after the other together.
   void fill_all_empty(std::vector<Elements> arrays) const;
 
   // Calls launch(sizes, first recurrence, pass) for every launch of a layer: passes over the batch, and, where not all

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "rnn/problem.h"
+#include "persistent_rnn.h"
 
 namespace prnn {
 

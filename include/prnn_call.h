@@ -1,0 +1,129 @@
+/* prnn_call.h: a recurrent call that is prepared once and run many times.
+ *
+ * prnnPrepareRNN takes a layer (prnnRNNDescriptor_t), a mode and the sizes of a batch, and decides everything that does
+ * not depend on data: which backend and kernels run, and how large the workspace and the reserve space are. What it
+ * makes is run with pointers alone: no descriptor for every timestep, as cuDNN v5's functions of persistent_rnn.h want.
+ * Those run the same calls.
+ *
+ * T timesteps, B_t sequences in timestep t, N = B_0, rows = sum of B_t, and I, H, L, D, P are those of
+ * persistent_rnn.h; with K heads, K recurrences stand for each direction (prnnSetRNNHeads). All data is of the layer's
+ * data type, in the memory of the handle's device (a CPU handle's: host memory), owned by the caller, aligned to its
+ * element, and does not overlap unless said. workspace and reserve are aligned to 16 bytes on a CUDA handle.
+ *
+ * Every function returns a status, and prnnGetLastErrorMessage(handle) the sentence; a call that fails launches nothing
+ * and leaves its outputs as they were. Runs allocate nothing on the device and wait for nothing: all kernels go to the
+ * handle's stream, and a run can be captured into a CUDA graph, which then holds the pointers of that run. */
+#ifndef PRNN_CALL_H_
+#define PRNN_CALL_H_
+
+#include "persistent_rnn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Opaque. Made by prnnPrepareRNN, owned by the caller, used by one thread at a time. */
+typedef struct prnnRNNCallStruct* prnnRNNCall_t;
+
+/* What a prepared call runs, and what its runs want. */
+typedef struct {
+  prnnRNNBackend_t backend; /* that serves runs with aligned data; PERSISTENT also on a CPU handle */
+  size_t workspaceSize;     /* bytes of scratch of any run of the call */
+  size_t reserveSize;       /* bytes of the reserve space, with which each backward run comes once after a forward run;
+                               0 in inference */
+  size_t retainedReserveSize; /* bytes with which backward runs may come several times after one forward run, on any
+                                 backend but cuDNN; 0 in inference */
+  size_t weightsSize;         /* bytes of the packed weights */
+  size_t rows;                /* sum of B_t */
+  prnnRNNInfo_t plan;         /* as prnnQueryRNNSequence fills it for these sizes */
+} prnnRNNCallInfo_t;
+
+/* Prepares calls of one layer and one batch; starts nothing on the device.
+ * handle: whose device and stream the runs use; must outlive the call.
+ * rnnDesc: copied, and may be changed or destroyed afterwards. A dropout descriptor that it names must outlive the
+ *   call: each training run draws from the states that the descriptor has then, with the probability that it had here.
+ *   Of its extras and masks it counts which pointers are NULL; the runs give their own.
+ * mode: inference (prnnRunRNNForward alone), or the three runs of a training step.
+ * inputSize: I >= 1. seqLength: T >= 1.
+ * batchSizes: host memory, T numbers B_t >= 1 that do not increase; copied.
+ * call: set to the new object, to be destroyed with prnnDestroyRNNCall.
+ * BAD_PARAM: sizes that cannot be. NOT_SUPPORTED: no backend serves the layer. */
+PRNN_API prnnStatus_t prnnPrepareRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, prnnForwardMode_t mode,
+                                     int inputSize, int seqLength, const int* batchSizes, prnnRNNCall_t* call);
+
+/* Destroys the object and nothing that runs have enqueued. NULL is taken. */
+PRNN_API prnnStatus_t prnnDestroyRNNCall(prnnRNNCall_t call);
+
+PRNN_API prnnStatus_t prnnGetRNNCallInfo(prnnRNNCall_t call, prnnRNNCallInfo_t* info);
+
+/* extras and masks of the runs: NULL, or what prnnSetRNNExtras and prnnSetRNNMasks take, for this run. Of the fields
+ * that a run reads or writes, reset, cells, dcells, recurrent and zoneout are NULL exactly where rnnDesc's were when
+ * the call was prepared, and zoneoutExpectation is rnnDesc's (BAD_PARAM); states at resets and their gradients are
+ * free. */
+
+typedef struct {
+  const void* x;   /* {rows, I} */
+  const void* hx;  /* {L D, N, P}; NULL: zeros */
+  const void* cx;  /* {L D, N, H}, LSTM; NULL: zeros */
+  const void* w;   /* the packed weights */
+  void* y;         /* {rows, D P} */
+  void* hy;        /* {L D, N, P}; NULL: not wanted */
+  void* cy;        /* {L D, N, H}, LSTM; NULL: not wanted */
+  void* workspace; /* at least workspaceSize bytes; NULL if that is 0 */
+  size_t workspaceSize;
+  void* reserve; /* training: at least reserveSize bytes, filled for the backward runs; inference: NULL */
+  size_t reserveSize;
+  const prnnRNNExtras_t* extras;
+  const prnnRNNMasks_t* masks;
+} prnnRNNForwardArgs_t;
+
+/* y, hy and cy from x; in training with dropout between layers. */
+PRNN_API prnnStatus_t prnnRunRNNForward(prnnRNNCall_t call, const prnnRNNForwardArgs_t* args);
+
+typedef struct {
+  const void* y;   /* {rows, D P}, of the forward run */
+  const void* dy;  /* {rows, D P} */
+  const void* dhy; /* {L D, N, P}; NULL: zeros */
+  const void* dcy; /* {L D, N, H}, LSTM; NULL: zeros */
+  const void* w;   /* this and the next two as in the forward run */
+  const void* hx;
+  const void* cx;
+  void* dx;        /* {rows, I}; NULL: not wanted */
+  void* dhx;       /* {L D, N, P}; NULL: not wanted */
+  void* dcx;       /* {L D, N, H}, LSTM; NULL: not wanted */
+  void* workspace; /* as in the forward run */
+  size_t workspaceSize;
+  void* reserve; /* that of the forward run, with the same size; written */
+  size_t reserveSize;
+  const prnnRNNExtras_t* extras;
+  const prnnRNNMasks_t* masks;
+} prnnRNNBackwardDataArgs_t;
+
+/* Gradients of the data, after prnnRunRNNForward with the same reserve space. */
+PRNN_API prnnStatus_t prnnRunRNNBackwardData(prnnRNNCall_t call, const prnnRNNBackwardDataArgs_t* args);
+
+typedef struct {
+  const void* x; /* this and the next two as in the forward run */
+  const void* hx;
+  const void* y;
+  void* dw; /* as large as the packed weights: added to, or overwritten (prnnSetRNNWgradMode) */
+  void* workspace;
+  size_t workspaceSize;
+  void* reserve; /* that of prnnRunRNNBackwardData */
+  size_t reserveSize;
+  const prnnRNNExtras_t* extras;
+  const prnnRNNMasks_t* masks;
+} prnnRNNBackwardWeightsArgs_t;
+
+/* Gradients of the weights, after prnnRunRNNBackwardData with the same reserve space. */
+PRNN_API prnnStatus_t prnnRunRNNBackwardWeights(prnnRNNCall_t call, const prnnRNNBackwardWeightsArgs_t* args);
+
+/* The least T of which the library decides everything, backends, kernels and schedules, as for seqLength: a cache of
+ * plans or choices needs no key that tells more lengths apart. seqLength itself where it is less than 1. */
+PRNN_API int prnnGetRNNCanonicalLength(int seqLength);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PRNN_CALL_H_ */

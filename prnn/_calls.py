@@ -1,0 +1,347 @@
+"""Eager calls of a module: from forward()'s arguments to what was prepared for calls of their size.
+
+The host's time is most of a call of a layer of few units and timesteps. So a call checks its arguments by themselves
+alone, and looks up the rest in one table of the module, ModuleCalls.calls."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter
+from torch.nn.utils.rnn import PackedSequence
+
+from prnn._C import Sequences
+from prnn._layer_arguments import checked_lengths
+from prnn._ops._autocast import autocast_cpu_dtypes, cast_all_to, cast_to
+from prnn._ops._call import NO_OPTIONS, Call, Options, lie_packed, pack_weights, prepare
+from prnn._ops._handles import DTYPES, this_thread
+from prnn._ops._layer import EXACT_STEPS, MODES, Config, layer
+from prnn._ops._measured import is_benchmark
+from prnn._ops._operator import _PLAIN
+from prnn._ops._precision import allows_tf32_rnn
+from prnn._ops._rnn_function import EagerCall, Places, apply
+from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
+from prnn._options import Layout, compute, configuration_of
+from prnn._own_parameters import OwnParameters, own_parameters
+from prnn._torch_on_cpu import run_torchs, takes_torchs
+from prnn._torch_on_cuda import torchs_calls
+
+__all__ = ["ModuleCalls"]
+
+_MOST_SIZES = 256  # entries of a module's table before it starts anew
+
+# Functions that every call uses, by names of this module: each look-up of an attribute takes time.
+_is_any_autocast: Any = torch._C._is_any_autocast_enabled
+_is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
+_strided, _bool, _float64 = torch.strided, torch.bool, torch.float64
+# torch's builds without CUDA have neither of the two.
+_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor]
+States = Sequence[Tensor | None]
+
+
+class ModuleCalls:
+    """The calls of a module, to be made anew when an attribute or a parameter of it changes."""
+
+    def __init__(self, module: Any, weights: Sequence[Tensor]) -> None:
+        first = weights[0]
+        self.dtype, self.device, self.index = first.dtype, first.device, first.get_device()
+        self.is_cpu, self.is_gpu = first.is_cpu, first.is_cuda
+        self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
+        self.config = config = configuration_of(module)
+        self.is_lstm, self.is_stack = module.mode == "LSTM", config.num_layers > 1
+        self.is_plain = config.heads == 1 and config.dropout == 0 and config.zoneout == 0 and config.mask_kinds == 0
+        self.input_size, self.batch_first = module.input_size, module.batch_first
+        states = config.num_layers * (2 if config.bidirectional else 1)
+        self.state_shapes = [(states, config.proj_size or config.hidden_size), (states, config.hidden_size)] * 2
+        # Calls in bfloat16 on the CPU that torch's operator may serve.
+        self.takes_torchs = self.is_cpu and takes_torchs(module)
+        # Of each of the packed weights: its layer.
+        self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
+        self.weights, self.places, self.own, self.torchs = list(weights), None, None, None
+        parameters = own_parameters(module)
+        if parameters is not None and self._are_mine(parameters):
+            self.own = OwnParameters(module, parameters, self.dtype)
+            input = first.new_empty(0, self.input_size)
+            stack = layer(config, self.dtype, self.input_size, self.device)
+            if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
+                self.places = Places(self.weights)
+                if self.is_gpu and self.is_plain:
+                    self.torchs = torchs_calls(module, parameters, input, self.weights, config)
+        self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
+
+    def _are_mine(self, parameters: Sequence[Parameter]) -> bool:
+        if self.dtype not in DTYPES:
+            return False
+        return all(p.dtype is self.dtype and self._is_mine(p) and p.is_contiguous() for p in parameters)
+
+    @staticmethod
+    def of(module: Any) -> "ModuleCalls | None":
+        """The calls of a module; None of one on another device than a CPU or GPU, or with tensors of other classes."""
+        weights = module._packed_weights()
+        first = weights[0]
+        if not (first.is_cpu or first.is_cuda) or type(first) not in _PLAIN or first.dtype not in DTYPES:
+            return None
+        return ModuleCalls(module, weights)
+
+    def run(
+        self, module: Any, input: Any, states: States, lengths: Any, reset: Tensor | None, return_cells: bool
+    ) -> Any:
+        """Output, hy, cy and cells, without elements where there are none, in forward()'s layout. None where arguments
+        are wrong, or their tensors not plain ones. states: hx, cx, and those of reset_hx."""
+        if self.is_gpu:
+            if self.torchs is not None and lengths is None and reset is None and not return_cells:
+                results = self.torchs.run_if_faster(module, input, states)
+                if results is not None:
+                    return results
+            if _current_gpu() != self.index:
+                with torch.cuda.device(self.device):
+                    return self.run(module, input, states, lengths, reset, return_cells)
+        own = self.own
+        if own is not None:
+            weights = self.weights
+            wants_grad = own.want_grad(module)
+            if wants_grad is None:
+                return module._make_calls_and_run(input, states, lengths, reset, return_cells)
+        else:
+            weights, wants_grad = module._packed_weights(), False
+            for weight in weights:
+                if type(weight) not in _PLAIN or weight.dtype is not self.dtype or not self._is_mine(weight):
+                    vars(module).pop("_calls", None)
+                    return None
+                wants_grad = wants_grad or weight.requires_grad
+        is_cast = _is_any_autocast() and _is_autocast(self.device_type)
+
+        batch_sizes: Any = None
+        order = back = sequences = None
+        is_packed = type(input) is PackedSequence
+        if is_packed:
+            input, batch_sizes, order, back = input
+        if type(input) not in _PLAIN or not self._is_mine(input):
+            return None
+        if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
+            return None
+        shape, wants_grad = input.shape, wants_grad or input.requires_grad
+        if len(shape) < 2 or shape[-1] != self.input_size or 0 in shape:
+            return None
+        is_time_second = False
+        if reset is not None:
+            if type(reset) not in _PLAIN or reset.dtype is not _bool or reset.shape != shape[:-1]:
+                return None
+            if reset.get_device() != self.index or reset.layout is not _strided or reset.is_meta:
+                return None
+        elif states[2] is not None or states[3] is not None:
+            return None
+        if is_packed:
+            if len(shape) != 2 or lengths is not None:
+                return None
+            sequences = sequences_of_batch_sizes(batch_sizes, shape[0])
+            if sequences is None or (order is not None and order.size(0) != sequences.batch):
+                return None
+            batch = sequences.batch
+            own_shape: tuple[int, ...] = (batch,)
+        elif len(shape) == 3:
+            is_time_second = self.batch_first
+            if is_time_second:
+                input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
+            steps, batch, _ = input.shape
+            own_shape = (batch,)
+            if lengths is not None:
+                is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
+                if is_on_gpu and not self.is_plain:  # kernels may serve the call that read them there
+                    lengths = checked_lengths(lengths, batch, input)
+                elif (is_on_gpu and _is_capturing()) or (
+                    sequences := sequences_of_lengths(lengths, steps, batch)
+                ) is None:
+                    return None
+        elif len(shape) == 2 and lengths is None:
+            input, reset, batch = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1), 1
+            own_shape = ()
+        else:
+            return None
+        hx, cx = states[:2]
+        if hx is not None or cx is not None or reset is not None:
+            checked = []
+            for state, (count, size) in zip(states, self.state_shapes, strict=True):
+                if state is not None:
+                    if (
+                        type(state) not in _PLAIN
+                        or not self._is_mine(state)
+                        or state.shape != (count, *own_shape, size)
+                    ):
+                        return None
+                    if state.dtype is not input.dtype and not (is_cast and self._is_castable(state)):
+                        return None
+                    wants_grad = wants_grad or state.requires_grad
+                    if not own_shape:
+                        state = state.unsqueeze(1)
+                    elif order is not None:
+                        state = state.index_select(1, order)
+                checked.append(state)
+            hx, cx, *_ = states = checked
+            if cx is not None and not self.is_lstm:
+                return None
+        training = wants_grad and _is_grad_enabled()
+
+        is_torchs = self.takes_torchs and reset is None and lengths is None and not return_cells
+        if is_torchs and (results := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
+            output, hy, cy, cells = results
+        elif self.is_plain and reset is None and not return_cells and not is_cast:
+            output, hy, cy, cells = self._run(
+                input, hx, cx, weights, sequences, NO_OPTIONS, self.config, training, self.places
+            )
+        else:
+            if lengths is not None:
+                lengths = checked_lengths(lengths, batch, input)
+            layout = Layout(batch_sizes, lengths, batch if is_packed else None, sequences)
+            config = self.config
+            if reset is not None or return_cells:
+                config = config._replace(has_reset=reset is not None, return_cells=return_cells)
+            output, hy, cy, cells = compute(module, config, input, states, weights, layout, reset, self._run_options)
+        if is_packed:
+            if back is not None:
+                hy = hy.index_select(1, back)
+                cy = cy.index_select(1, back) if self.is_lstm else cy
+            rest = (batch_sizes, order, back)
+            return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest) if return_cells else cells
+        if is_time_second:
+            return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if return_cells else cells
+        if not own_shape:
+            output, hy, cy = output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.is_lstm else cy
+            return output, hy, cy, cells.squeeze(1) if return_cells else cells
+        return output, hy, cy, cells
+
+    def _is_mine(self, tensor: Any) -> bool:
+        """Whether a plain tensor holds its values, on the module's device."""
+        return (
+            tensor.get_device() == self.index
+            and tensor.is_cpu is self.is_cpu
+            and tensor.layout is _strided
+            and not tensor.is_nested
+            and not tensor.is_neg()
+        )
+
+    def _is_castable(self, tensor: Tensor) -> bool:
+        """Whether autocast makes the tensor one of the type of the weights."""
+        return self.dtype is not _float64 and tensor.dtype in DTYPES and tensor.dtype is not _float64
+
+    def _run_options(
+        self,
+        input: Tensor,
+        hx: Tensor | None,
+        cx: Tensor | None,
+        weights: Sequence[Tensor],
+        layout: Layout,
+        options: Options,
+        config: Config,
+    ) -> Results:
+        """_run() for compute(), under autocast with tensors of its type."""
+        sequences, places = layout.sequences, self.places if weights is self.weights else None
+        if sequences is None and (layout.batch_sizes is not None or layout.lengths is not None):
+            sequences = sequences_of(input, layout.batch_sizes, layout.lengths)
+        tensors = (input, hx, cx)
+        is_cast = _is_any_autocast() and _is_autocast(self.device_type)
+        if is_cast:
+            dtype = torch.float32 if self.is_cpu else torch.get_autocast_dtype(self.device_type)
+            input, hx, cx = (cast_to(tensor, dtype) for tensor in tensors)  # type: ignore[assignment]
+            if self.dtype is not dtype:
+                weights, places = cast_all_to(weights, dtype), None  # type: ignore[assignment]
+        training = False
+        if _is_grad_enabled():
+            for tensor in (input, hx, cx, *weights):
+                training = training or (tensor is not None and tensor.requires_grad)
+        results = self._run(input, hx, cx, weights, sequences, options, config, training, places)
+        if is_cast and self.is_cpu:
+            is_even = sequences is None or sequences[0] == sequences[-1]
+            dtype, cell_dtype = autocast_cpu_dtypes(*tensors, is_even, config.mode, config.proj_size)
+            output, hy, cy, cells = results
+            return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), cells.to(cell_dtype)
+        return results
+
+    def _run(
+        self,
+        input: Tensor,
+        hx: Tensor | None,
+        cx: Tensor | None,
+        weights: Sequence[Tensor],
+        sequences: Sequences | None,
+        options: Options,
+        config: Config,
+        training: bool,
+        places: Places | None,
+    ) -> Results:
+        """The call, of arguments that have been checked. sequences: None where all are as long as the input; places: of
+        weights that lie packed."""
+        frozen, keeps_reserve = 0, training
+        if training:
+            if self.is_stack and not weights[0].requires_grad:
+                frozen = self._frozen_layers((input, hx, cx), weights)
+        elif config.dropout > 0 or config.return_cells:
+            keeps_reserve = True
+            if self.is_cpu:  # no backward pass will want the reserve space
+                frozen = config.num_layers - config.return_cells
+        # What serves a call depends on these, and the library's objects are a thread's.
+        if sequences is None:
+            steps, batch = input.shape[:2]
+            last = batch
+        else:
+            steps, batch, last = len(sequences), sequences.batch, sequences[-1]
+            if last < batch and steps > EXACT_STEPS:
+                last = 0
+            if last == batch and sequences.is_padded:  # all as long, but shorter than the input
+                steps = -steps
+        has_options = config.has_reset + 2 * config.return_cells
+        on_gpu = None if not self.is_gpu else (self.has_tf32 and allows_tf32_rnn(), is_benchmark(), _is_capturing())
+        size = (steps, batch, last, keeps_reserve, frozen, has_options, input.dtype, on_gpu, this_thread.token)
+        call = self.calls.get(size)
+        if call is None:
+            if frozen > 0:
+                config = config._replace(frozen_layers=frozen)
+            call = self._prepare(size, config, (input, hx, cx), weights, sequences, options[3], keeps_reserve)
+        if sequences is None:
+            sequences = call.sequences
+        if training:
+            eager = EagerCall(call, sequences, places)
+            output, hy, cy, cells = apply(input, hx, cx, (eager, options), *weights)
+        else:
+            packed = weights[0] if places is not None else pack_weights(weights, call.stack, input)
+            output, hy, cy, _, cells = call.forward(sequences, (input, hx, cx), packed, options)
+        if cy is None or cells is None:
+            nothing = call.stack.nothing(input)
+            return output, hy, nothing if cy is None else cy, nothing if cells is None else cells
+        return output, hy, cy, cells
+
+    def _frozen_layers(self, data: Sequence[Tensor | None], weights: Sequence[Tensor]) -> int:
+        """The number of the lowest layers without gradients, of a call that has one."""
+        for tensor in data:
+            if tensor is not None and tensor.requires_grad:
+                return 0
+        lowest = self.config.num_layers
+        for weight, its_layer in zip(weights, self.layer_of, strict=False):
+            if weight.requires_grad and its_layer < lowest:
+                lowest = its_layer
+        return lowest % self.config.num_layers
+
+    def _prepare(
+        self,
+        size: tuple[object, ...],
+        config: Config,
+        data: tuple[Tensor, Tensor | None, Tensor | None],
+        weights: Sequence[Tensor],
+        sequences: Sequences | None,
+        seed: Tensor | None,
+        training: bool,
+    ) -> Call:
+        input = data[0]
+        if sequences is None:
+            sequences = Sequences.even(*input.shape[:2])
+        stack = layer(config, input.dtype, self.input_size, self.device)
+        call = prepare(stack, sequences, data, weights, seed, training)
+        if len(self.calls) >= _MOST_SIZES:
+            self.calls.clear()
+        self.calls[size] = call
+        return call

@@ -1,0 +1,419 @@
+"""A prepared recurrent call: a thread's layer, and what it needs for sequences of one size, forward and backward."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import device_of, handle, this_thread
+from prnn._ops._layer import BACKENDS, Config, Layer, layer
+from prnn._ops._measured import is_benchmark
+from prnn._ops._sequences import pack, sort_states, unpack, unsort_states
+
+__all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare", "run_once"]
+
+_BYTE = torch.uint8  # each look-up takes time
+
+# Without initial states cuDNN's training step takes up to 7 % longer for many sequences, with states of fewer elements
+# 1 to 9 % less.
+_MANY_STATES = 8192
+
+Data = tuple[Tensor, Tensor | None, Tensor | None]  # input, hx and cx
+# reset, in the layout of input; the masks of zoneout, in the layout of input, and of the recurrence, (L D, N, H); and
+# the seed of dropout, which counts the calls.
+Options = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+NO_OPTIONS: Options = (None, None, None, None)
+# Output, hy, cy, an LSTM's, the reserve space of a call that trains, and cells, where they are returned.
+Results = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+def lie_packed(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> bool:
+    """Whether weights, which are checked, lie one after the other, and aligned as cuDNN's kernels want it."""
+    if not weights:
+        raise ValueError("weights is empty")
+    dtype, itemsize = input.dtype, input.itemsize
+    place = input.get_device()
+    first = address = weights[0].data_ptr()
+    in_place = first % 16 == 0
+    for weight in weights:
+        if weight.dtype is not dtype or weight.get_device() != place:
+            raise ValueError(
+                f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {input.device}"
+            )
+        in_place = in_place and weight.data_ptr() == address and weight.is_contiguous()
+        address += weight.numel() * itemsize
+    count = (address - first) // itemsize
+    if count != stack.params_size:
+        raise ValueError(
+            f"weights hold {count} elements; the layer has {stack.params_size} for inputs of size {input.size(-1)}"
+        )
+    return in_place
+
+
+def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
+    """A tensor at whose address the packed weights begin: the first of `weights` if they lie so."""
+    if lie_packed(weights, stack, input):
+        return weights[0]
+    return torch.cat([weight.reshape(-1) for weight in weights])
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _reset_address(state: Tensor | None) -> int:
+    """The address of the states of sequences that start anew, the second half of (2, L D, N, H)."""
+    return 0 if state is None or state.dim() == 3 else state.data_ptr() + state.nbytes // 2
+
+
+def _in_type(mask: Tensor | None, input: Tensor) -> Tensor | None:
+    return None if mask is None else mask.to(input.dtype)
+
+
+def _contiguous(tensors: Any) -> Any:
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+class Call:
+    """A layer of the calling thread prepared for sequences of one size, for training or inference, and the precision
+    that the layer has now.
+
+    given: the configuration that the layer's was chosen for, which may leave the choice of a backend open.
+    sequences: those of the first call. Later ones have as many timesteps and sequences, and in the last timestep as
+    many or, where there are many timesteps, fewer than in the first as well."""
+
+    __slots__ = (
+        "_spaces",
+        "_workspace_without_dx",
+        "given",
+        "math",
+        "ready",
+        "sequences",
+        "stack",
+        "thread",
+        "training",
+    )
+
+    def __init__(self, stack: Layer, sequences: "_C.Sequences", training: bool, given: Config | None = None) -> None:
+        self.stack, self.sequences, self.training, self.given = stack, sequences, training, given or stack.config
+        self.thread, self.math = this_thread.token, stack.math
+        self.ready: set[Layer] = set()  # the layers of other threads for which make_ready() has run
+        self._spaces: tuple[int, int] | None = None
+        self._workspace_without_dx: int | None = None
+
+    def forward(
+        self,
+        sequences: "_C.Sequences",
+        data: Data,
+        weights: Tensor,
+        options: Options = NO_OPTIONS,
+        reserve_size: int = 0,
+    ) -> Results:
+        """Computes a call on the current GPU or on the CPU. All arguments have been checked, and there are sequences.
+
+        weights: the packed weights, or a tensor where they begin. data: input (T, N, I) or packed (rows, I); states as
+        rnn.py has them. reserve_size: bytes of the reserve space, at least as many as the library asks for; 0: as many.
+
+        Each call of a function of Python's takes time: this calls C."""
+        stack, (input, hx, cx) = self.stack, data
+        library = stack.library or handle(stack.device)
+        if stack.has_tf32:
+            stack.follow_precision()
+        is_padded, has_options = sequences.is_padded, stack.has_extras or stack.has_masks
+        if is_padded and has_options:
+            return self._forward_packed(sequences, data, weights, options, reserve_size)
+        rnn, new, training, batch = stack.rnn, input.new_empty, self.training, sequences.batch
+        hx_address = cx_address = cy_address = reserve_address = 0
+        if hx is not None:
+            hx_address = (hx := hx.contiguous()).data_ptr()
+        if cx is not None:
+            cx_address = (cx := cx.contiguous()).data_ptr()
+        rows = input.shape[:-1]
+        y = new((*rows, stack.output_size))
+        hy = new((stack.states, batch, stack.state_size))
+        cy = reserve = cells = None
+        if stack.is_lstm:
+            cy_address = (cy := new((stack.states, batch, stack.hidden_size))).data_ptr()
+        if has_options:
+            reset, zoneout, recurrent, _ = _contiguous(options)
+            if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
+                if stack.config.return_cells:
+                    cells = new((*rows, stack.cells_size))
+                rnn.set_extras(_address(reset), _address(cells), 0, _reset_address(hx), _reset_address(cx))
+            if stack.has_masks:
+                recurrent = _in_type(recurrent, input)
+                rnn.set_masks(_address(recurrent), _address(zoneout), stack.config.zoneout)
+        if (seed := options[3]) is not None:
+            stack.seed_dropout(library, seed)
+        scratch_size = 0
+        if is_padded:
+            scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
+        else:
+            workspace_size, needed = self._spaces or self._find_spaces(library, sequences)
+        workspace = stack.workspace(scratch_size + workspace_size, input)
+        if training:
+            reserve_size = reserve_size or needed
+            reserve_address = (reserve := new(reserve_size, dtype=_BYTE)).data_ptr()
+        address, results = workspace.data_ptr(), (y.data_ptr(), hy.data_ptr(), cy_address)
+        rest = (address + scratch_size, workspace_size, reserve_address, reserve_size if training else 0)
+        if is_padded:
+            if input.stride(2) != 1:
+                input = input.contiguous()
+            itemsize = input.itemsize
+            x = (input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize)
+            states = (hx_address, cx_address, weights.data_ptr())
+            rnn.forward_padded(library, sequences, *x, *states, *results, address, *rest)
+        else:
+            input = input.contiguous()
+            states = (hx_address, cx_address, weights.data_ptr())
+            rnn.forward(library, sequences, input.data_ptr(), *states, *results, *rest)
+        return y, hy, cy, reserve, cells
+
+    def _find_spaces(self, library: "_C.Handle", sequences: "_C.Sequences") -> tuple[int, int]:
+        """Bytes of the workspace and of the reserve space, which are kept where all sequences have one length."""
+        found = self.stack.rnn.temp_space_sizes(library, self.training, sequences)
+        if sequences[0] == sequences[-1]:
+            self._spaces = found
+        return found
+
+    def _forward_packed(
+        self, sequences: "_C.Sequences", data: Data, weights: Tensor, options: Options, reserve_size: int
+    ) -> Results:
+        """forward() of a padded input whose resets, masks or cells have to be packed, too."""
+        input, hx, cx = data
+        packed = (pack(sequences, input), sort_states(sequences, hx), sort_states(sequences, cx))
+        y, hy, cy, reserve, cells = self.forward(
+            _C.Sequences(sequences.sizes), packed, weights, _packed_options(sequences, options), reserve_size
+        )
+        y = unpack(sequences, y, (*input.shape[:-1], y.size(-1)))
+        if cells is not None:
+            cells = unpack(sequences, cells, (*input.shape[:-1], cells.size(-1)))
+        by_length, cy = unsort_states(sequences, hy), unsort_states(sequences, cy)
+        assert by_length is not None
+        return y, by_length, cy, reserve, cells
+
+    def backward(
+        self,
+        sequences: "_C.Sequences",
+        gradients: Gradients,
+        data: Data,
+        weights: Tensor,
+        options: Options,
+        output: Tensor,
+        reserve: Tensor,
+        wanted: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients of input, hx, cx and the packed weights, None for those that are not wanted. Arguments as
+        forward()'s; gradients: those of output, hy, cy and cells."""
+        stack, (input, hx, cx) = self.stack, data
+        library = stack.library or handle(stack.device)
+        stack.follow_precision()
+        is_padded, has_options = sequences.is_padded, stack.has_extras or stack.has_masks
+        if is_padded and has_options:
+            return self._backward_packed(sequences, gradients, data, weights, options, output, reserve, wanted)
+        rnn, itemsize = stack.rnn, input.itemsize
+        hx, cx, output, dhy, dcy, dcells = _contiguous((hx, cx, output, *gradients[1:]))
+        dy = torch.zeros_like(output) if gradients[0] is None else gradients[0]
+        dx = input.new_empty(input.shape) if wanted[0] else None
+        dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
+        dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
+        dw = None
+        if wanted[3]:
+            dw = (input.new_empty if stack.sets_gradients else input.new_zeros)(stack.params_size)
+        if has_options:
+            reset, _, recurrent, _ = _contiguous(options)
+            config = stack.config
+            if stack.has_extras:  # the backward pass looks at `cells` no further than whether it is NULL
+                dcells = dcells if config.return_cells else None
+                reset_states = [_reset_address(state) for state in (hx, cx, dhx, dcx)]
+                rnn.set_extras(_address(reset), int(config.return_cells), _address(dcells), *reset_states)
+            if stack.has_masks:
+                recurrent = _in_type(recurrent, input)
+                # The backward pass looks at zoneout's mask no further than whether it is NULL.
+                rnn.set_masks(_address(recurrent), config.mask_kinds & 1, config.zoneout)
+        workspace_size = self._backward_workspace(library, sequences, wanted[0], dcells is not None)
+        initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
+        given = (weights.data_ptr(), _address(hx), _address(cx))
+        results = (_address(dx), _address(dhx), _address(dcx))
+        memory = (reserve.data_ptr(), reserve.numel())
+        if is_padded:
+            input, dy = (value if value.stride(2) == 1 else value.contiguous() for value in (input, dy))
+            scratch_size = rnn.scratch_size(sequences, True)
+            workspace = stack.workspace(scratch_size + workspace_size, input)
+            scratch = workspace.data_ptr()
+            rnn.backward_padded(
+                *(library, sequences, input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize),
+                *(given[1], given[2], given[0]),
+                *(output.data_ptr(), dy.data_ptr(), dy.stride(0) * itemsize, dy.stride(1) * itemsize),
+                *(_address(dhy), _address(dcy), *results, _address(initial), _address(dw)),
+                *(scratch, scratch + scratch_size, workspace_size, *memory),
+            )
+            return dx, dhx, dcx, dw
+        dy, input = dy.contiguous(), input.contiguous()
+        workspace = stack.workspace(workspace_size, input)
+        spaces = (workspace.data_ptr(), workspace_size, *memory)
+        of_outputs = (output.data_ptr(), dy.data_ptr(), _address(dhy), _address(dcy))
+        rnn.backward_data(library, sequences, *of_outputs, *given, *results, *spaces)
+        if dw is not None:
+            arrays = (input.data_ptr(), _address(initial), output.data_ptr(), dw.data_ptr())
+            rnn.backward_weights(library, sequences, *arrays, *spaces)
+        return dx, dhx, dcx, dw
+
+    def _backward_workspace(
+        self, library: "_C.Handle", sequences: "_C.Sequences", gives_dx: bool, has_dcells: bool
+    ) -> int:
+        """Bytes of the workspace of a backward pass: cuDNN wants room for the input's gradient if it is given none, and
+        other kernels may serve a gradient of cells."""
+        stack = self.stack
+        is_known = self.training and self.math == stack.math and sequences[0] == sequences[-1] and not has_dcells
+        if gives_dx or stack.config.backend != BACKENDS["cudnn"]:
+            if is_known and self._spaces is not None:
+                return self._spaces[0]
+            return stack.rnn.temp_space_sizes(library, True, sequences)[0]
+        if not is_known:
+            return stack.rnn.workspace_size(library, sequences)
+        if self._workspace_without_dx is None:
+            self._workspace_without_dx = stack.rnn.workspace_size(library, sequences)
+        return self._workspace_without_dx
+
+    def _initial(self, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
+        """The states that the weights' gradients begin with."""
+        stack = self.stack
+        if hx is None and batch * stack.hidden_size >= _MANY_STATES and stack.config.backend == BACKENDS["cudnn"]:
+            return input.new_zeros(stack.states, batch, stack.state_size)
+        return hx
+
+    def _backward_packed(
+        self,
+        sequences: "_C.Sequences",
+        gradients: Gradients,
+        data: Data,
+        weights: Tensor,
+        options: Options,
+        output: Tensor,
+        reserve: Tensor,
+        wanted: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """backward() of a padded input whose resets, masks or cells have to be packed, too."""
+        input, hx, cx = data
+        dy, dhy, dcy, dcells = gradients
+        x, y, packed_dy, packed_dcells = (
+            None if value is None else pack(sequences, value) for value in (input, output, dy, dcells)
+        )
+        assert x is not None
+        assert y is not None
+        hx, cx, dhy, dcy = (sort_states(sequences, state) for state in (hx, cx, dhy, dcy))
+        options = _packed_options(sequences, options, is_backward=True)
+        of_packed = (packed_dy, dhy, dcy, packed_dcells)
+        dx, dhx, dcx, dw = self.backward(
+            _C.Sequences(sequences.sizes), of_packed, (x, hx, cx), weights, options, y, reserve, wanted
+        )
+        dx = None if dx is None else unpack(sequences, dx, input.shape)
+        return dx, unsort_states(sequences, dhx), unsort_states(sequences, dcx), dw
+
+
+def _packed_options(sequences: "_C.Sequences", options: Options, is_backward: bool = False) -> Options:
+    """The options in the order of packed data. is_backward: without zoneout's mask, which forward alone reads."""
+    reset, zoneout, recurrent, seed = options
+    return (
+        None if reset is None else pack(sequences, reset.unsqueeze(-1)),
+        None if zoneout is None or is_backward else pack(sequences, zoneout),
+        sort_states(sequences, recurrent),
+        seed,
+    )
+
+
+def prepare(
+    stack: Layer,
+    sequences: "_C.Sequences",
+    data: Data,
+    weights: Sequence[Tensor],
+    seed: Tensor | None,
+    training: bool,
+    is_operator: bool = False,
+) -> Call:
+    """What serves calls of a size in this thread: of a layer with backend="best" the backend that was chosen, or, with
+    torch.backends.cudnn.benchmark, measured. The first call of a size runs others, too, on data of the same size.
+    data: input, packed or (T, N, I), hx and cx."""
+    library = handle(stack.device)
+    stack.follow_precision()
+
+    def run(config: Config) -> None:
+        _run_step(data, weights, sequences, seed, config, training)
+
+    if is_benchmark():
+        stack.warn_of_backend(library, sequences)
+        config = stack.measured_config(library, sequences, run, training=training, is_operator=is_operator)
+        handle(stack.device)  # which worked on a stream of the measurement
+    elif is_operator:
+        stack.warn_of_backend(library, sequences)
+        config = stack.config
+        if training:
+            config = stack.training_config(library, sequences, is_operator=True)
+    else:
+        config = _ready_config(stack, sequences, run, training)
+    served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
+    served.follow_precision()
+    return Call(served, sequences, training, stack.config)
+
+
+def _ready_config(stack: Layer, sequences: "_C.Sequences", run: Any, training: bool) -> Config:
+    """The configuration of an eager call. The first call of a size in a thread runs the one of captured calls, too, if
+    that is another: so that a capture finds it ready."""
+    config, captured = stack.eager_config(handle(stack.device), sequences, training=training)
+    if config == captured:
+        return captured
+    if torch.cuda.is_current_stream_capturing():
+        stack.is_first(len(sequences), sequences[0], sequences[-1], training)
+        return captured
+    if stack.is_first(len(sequences), sequences[0], sequences[-1], training):
+        run(captured)
+    return config
+
+
+def _run_step(
+    data: Data,
+    weights: Sequence[Tensor],
+    sequences: "_C.Sequences",
+    seed: Tensor | None,
+    config: Config,
+    training: bool,
+) -> None:
+    """A call for its time, and for what it leaves ready: with data of these sizes, packed, and in training with its
+    backward pass and a gradient of everything."""
+    input, hx, cx = data
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    packed = _C.Sequences(sequences.sizes)
+    x = input.contiguous().flatten(0, -2)[: sequences.rows]
+    options: Options = (None, None, None, None if seed is None else seed.clone())
+    with torch.no_grad():
+        hx, cx, first = _contiguous((hx, cx, pack_weights(weights, stack, input)))
+        call = Call(stack, packed, training)
+        y, _, _, reserve, _ = call.forward(packed, (x, hx, cx), first, options)
+        if reserve is not None:
+            call.backward(packed, (y, None, None, None), (x, hx, cx), first, NO_OPTIONS, y, reserve, [True] * 4)
+
+
+def run_once(data: Data, weights: Sequence[Tensor], config: Config, training: bool) -> None:
+    """A call, and in training its backward pass, for what they leave ready: with input (T, N, I) and states."""
+    steps, batch = data[0].shape[:2]
+    _run_step(data, weights, _C.Sequences.even(steps, batch), None, config, training)
+
+
+def make_ready(call: Call, sequences: "_C.Sequences", data: Data, weights: Sequence[Tensor], stack: Layer) -> None:
+    """For the thread of a backward pass, which has layers and a library handle of its own: what prepare() does in the
+    first call of a small layer, so that the pass may be captured. stack: this thread's layer for call.stack."""
+    if call.given == stack.config or not stack.is_small or stack in call.ready:
+        return
+    call.ready.add(stack)
+    given = layer(call.given, stack.dtype, stack.input_size, stack.device)
+    given.follow_precision()
+
+    def run(config: Config) -> None:
+        _run_step(data, weights, sequences, None, config, True)
+
+    with device_of(data[0]):
+        _ready_config(given, sequences, run, True)

@@ -1,0 +1,216 @@
+"""The derivative of recurrent calls: eager ones, which run the library's kernels, and those of the operator."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._errors import NotSupportedError
+from prnn._ops._call import Call, Gradients, Options, make_ready, pack_weights
+from prnn._ops._handles import device_of, handle, this_thread
+from prnn._ops._layer import MODES, Config, layer
+from prnn._ops._operator import _apply_of, _undisturbed, apply_at_each_level, is_plain
+from prnn._ops._vmap import call_for_batched, is_batched
+
+__all__ = ["EagerCall", "OperatorCall", "Places", "apply", "apply_operator", "refuse_forward_mode"]
+
+# Bytes of gradients below which a copy costs more than it saves.
+_LITTLE_MEMORY = 2**16
+
+_address_of = Tensor.data_ptr  # each look-up takes time
+
+Found = tuple[Sequence[Tensor | None], Sequence[Tensor | None]]  # gradients of input, hx and cx, and of the weights
+
+
+class Places:
+    """Where packed weights lie: the address of each, and its shape, strides and place in the packed weights."""
+
+    __slots__ = ("addresses", "layouts")
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self.addresses = [weight.data_ptr() for weight in weights]
+        self.layouts = _layouts(weights)
+
+
+def _layouts(weights: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    found, place = [], 0
+    for weight in weights:
+        strides = weight.stride() if weight.is_contiguous() else weight.contiguous().stride()
+        found.append((weight.shape, strides, place))
+        place += weight.numel()
+    return found
+
+
+class EagerCall(NamedTuple):
+    """A call of plain tensors that nobody traces or transforms, without the dispatcher."""
+
+    call: Call
+    sequences: "_C.Sequences"
+    places: Places | None  # None: of weights that do not lie packed
+
+    def forward(self, ctx: Any, data: Any, options: Options, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """Output, hy, cy and cells, None for those without elements."""
+        packed = weights[0] if self.places is not None else pack_weights(weights, self.call.stack, data[0])
+        y, hy, cy, reserve, cells = self.call.forward(self.sequences, data, packed, options)
+        ctx.save_for_backward(*data, y, reserve, *options, *weights)
+        ctx.has_run, ctx.later_reserve = False, None
+        return y, hy, cy, cells
+
+    def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
+        is_undisturbed = _undisturbed()
+        # With a graph of the gradients (create_graph=True) the operator refuses.
+        is_direct = is_undisturbed and not torch.is_grad_enabled()
+        for gradient in gradients:
+            if gradient is not None and not is_plain(gradient):
+                is_direct = False
+                if is_undisturbed and is_batched(gradient):
+                    return _call_for_each(self, ctx, gradients, needs)
+        input, hx, cx, output, reserve, reset, zoneout, recurrent, seed, *weights = ctx.saved_tensors
+        call, sequences, data = self.call, self.sequences, (input, hx, cx)
+        if call.thread is not this_thread.token:
+            config, stack = call.stack.config, call.stack
+            stack = layer(config, stack.dtype, stack.input_size, stack.device)
+            call = Call(stack, sequences, True, call.given)
+        stack, layouts = call.stack, None
+        with device_of(input):
+            if self.places is not None and self.places.addresses == list(map(_address_of, weights)):
+                layouts = self.places.layouts
+            # torch.autograd.graph.save_on_cpu() makes copies; other hooks, tensors of another type.
+            if layouts is None or input.dtype is not stack.dtype or input.device != stack.device:
+                packed = pack_weights(weights, stack, input)
+            else:
+                packed = weights[0]
+            if call.given is not stack.config:
+                make_ready(self.call, sequences, data, weights, stack)
+            if ctx.later_reserve is not None:
+                reserve = ctx.later_reserve
+            elif ctx.has_run and stack.spends_reserve(handle(stack.device), sequences, reserve.numel()):
+                # A pass before has overwritten it (retain_graph=True).
+                options = (reset, zoneout, recurrent, _seed_of_same_call(seed))
+                size = stack.rnn.reserve_size(handle(stack.device), sequences)
+                reserve = call.forward(sequences, data, packed, options, size)[3]
+                if not stack.spends_reserve(handle(stack.device), sequences, size):
+                    ctx.later_reserve = reserve
+            wanted = (*needs[:3], True in needs[3:])
+            if is_direct:
+                ctx.has_run = True
+                options = (reset, None, recurrent, None)
+                results = call.backward(sequences, gradients, data, packed, options, output, reserve, wanted)
+            else:
+                others = (*_tensors_of(sequences, input), reset, recurrent, output, reserve)
+                results = torch.ops.prnn.rnn_backward(*gradients, *data, weights, *others, *stack.config, wanted)
+        return _found(results, wanted, weights, layouts, needs[3:])
+
+
+def _seed_of_same_call(seed: Tensor | None) -> Tensor | None:
+    """The seed before it had counted the call."""
+    return None if seed is None else torch.stack([seed[0], seed[1] - 1])
+
+
+def _tensors_of(sequences: "_C.Sequences", input: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The operator's batch_sizes and lengths."""
+    if input.dim() == 2:
+        return torch.tensor(sequences.sizes, device="cpu"), None
+    return None, torch.tensor(sequences.lengths, device="cpu") if sequences.is_padded else None
+
+
+class OperatorCall(NamedTuple):
+    """A call of the operator: of traces, transforms, and tensors that are not plain."""
+
+    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]  # the operator below autograd
+    max_batch: int | None
+    config: Config
+
+    def forward(self, ctx: Any, data: Any, sequences: Sequence[Any], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """sequences: batch_sizes, lengths, reset, masks and seed. Returns output, hy, cy, cells and reserve."""
+        y, hy, cy, reserve, cells = self.run(*data, weights, *sequences, self.max_batch, *self.config, True)
+        empty = [] if self.config.return_cells else [cells]
+        empty += [] if self.config.mode == MODES["LSTM"] else [cy]
+        ctx.mark_non_differentiable(reserve, *empty)
+        batch_sizes, lengths, reset, masks, _ = sequences
+        ctx.save_for_backward(*data, batch_sizes, lengths, reset, masks[1] if masks else None, y, reserve, *weights)
+        return y, hy, cy, cells, reserve
+
+    def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
+        if _undisturbed() and any(gradient is not None and is_batched(gradient) for gradient in gradients):
+            return _call_for_each(self, ctx, gradients, needs)
+        input, hx, cx, *others = ctx.saved_tensors
+        others, weights = others[:6], others[6:]
+        wanted = (*needs[:3], True in needs[3:])
+        results = torch.ops.prnn.rnn_backward(*gradients, input, hx, cx, weights, *others, *self.config, wanted)
+        return _found(results, wanted, weights, None, needs[3:])
+
+
+def _call_for_each(call: EagerCall | OperatorCall, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
+    """gradients() of gradients that torch.autograd.grad(is_grads_batched=True) has batched."""
+
+    def all_gradients(given: Any) -> list[Tensor | None]:
+        of_data, of_weights = call.gradients(ctx, given, needs)
+        return [*of_data, *of_weights]
+
+    found = call_for_batched(all_gradients, gradients)
+    return found[:3], found[3:]
+
+
+def _found(
+    results: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+    weights: Sequence[Tensor],
+    layouts: Sequence[tuple[Any, ...]] | None,
+    needs_weights: Sequence[bool],
+) -> Found:
+    """The gradients that are wanted, of `results`, in which those of the weights lie packed."""
+    *of_data, of_weights = [gradient if want else None for gradient, want in zip(results, wanted, strict=True)]
+    if of_weights is None:
+        return of_data, [None] * len(weights)
+    # One view: split() and view() would be two.
+    grads = [
+        of_weights.as_strided(*layout) if wants else None
+        for layout, wants in zip(layouts or _layouts(weights), needs_weights, strict=True)
+    ]
+    return of_data, _without_others(grads, of_weights) if False in needs_weights else grads
+
+
+def _without_others(grads: list[Tensor | None], of_all: Tensor) -> list[Tensor | None]:
+    """The gradients of the weights that want one: views of those of all weights, whose memory they keep, or copies
+    where most of it is of weights that want none."""
+    if of_all.nbytes < _LITTLE_MEMORY:
+        return grads
+    if 2 * sum(grad.numel() for grad in grads if grad is not None) < of_all.numel():
+        return [None if grad is None else grad.clone() for grad in grads]
+    return grads
+
+
+def refuse_forward_mode(ctx: Any, *tangents: Tensor | None) -> None:
+    """The jvp of functions whose forward-mode derivatives there are not."""
+    raise NotSupportedError(
+        "prnn's recurrent layers have no derivative in forward mode (torch.func.jvp, jacfwd, hessian), only in "
+        "reverse mode"
+    )
+
+
+class RnnFunction(torch.autograd.Function):
+    """A recurrent call. Inputs: input, hx, cx; an EagerCall and its Options, or an OperatorCall and its sequences; and
+    each of the weights, for a Function differentiates direct arguments alone. Outputs: those of the call's forward().
+    Each argument and each output costs time."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, hx: Any, cx: Any, call_and_options: Any, *weights: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.call, options = call_and_options
+        return ctx.call.forward(ctx, (input, hx, cx), options, weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad
+        of_data, of_weights = ctx.call.gradients(ctx, gradients[:4], (*needs[:3], *needs[4:]))
+        return *of_data, None, *of_weights
+
+    jvp = staticmethod(refuse_forward_mode)
+
+
+RnnFunction._backward_cls.apply = RnnFunction.backward  # type: ignore[attr-defined]  # looked up for every node
+apply: Callable[..., Any] = _apply_of(RnnFunction)
+apply_operator: Callable[..., Any] = apply_at_each_level(RnnFunction)

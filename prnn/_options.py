@@ -1,0 +1,164 @@
+"""What calls with resets, masks, heads or dropout compute around the operator, eager or traced."""
+
+from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn._C import Sequences
+from prnn._masked_lstm import run_masked_lstm
+from prnn._ops._call import Options
+from prnn._ops._dropout import draw_seed
+from prnn._ops._layer import BACKENDS, MODES, Config
+from prnn._ops._segments import cut, resets_in_kernels
+from prnn._ops._segments import run as run_segments
+from prnn._state_masks import (
+    are_in_kernels,
+    draw_masks,
+    gru_weights,
+    in_types_of_rnn,
+    mask_configuration,
+    operator_mode,
+    uses_masks,
+)
+
+__all__ = ["Layout", "compute", "configuration_of"]
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements
+
+
+class Layout(NamedTuple):
+    """How sequences lie in the input: batch_sizes and their first entry of packed ones; lengths of padded ones that do
+    not have one length. sequences: both as the library takes them, where a caller knows them."""
+
+    batch_sizes: Tensor | None
+    lengths: Any
+    max_batch: int | None
+    sequences: Sequences | None = None
+
+
+# Calls a kernel or the operator: input, hx, cx, weights, layout, options and configuration. hx and cx have the states
+# of reset_hx, too, as the operator takes them.
+Run = Callable[[Tensor, Tensor | None, Tensor | None, Sequence[Tensor], Layout, Options, Config], Results]
+
+
+def configuration_of(module: Any, return_cells: bool = False, has_reset: bool = False) -> Config:
+    """The operator's configuration of a call of a prnn.nn.LSTM, GRU or RNN."""
+    zoneout, mask_kinds = mask_configuration(module) if uses_masks(module) else (0.0, 0)
+    return Config(
+        MODES[operator_mode(module)],
+        module.hidden_size,
+        module.proj_size,
+        module.num_layers,
+        module.bidirectional,
+        module.dropout if module.training and module.num_layers > 1 else 0.0,
+        BACKENDS[module.backend],
+        return_cells,
+        has_reset,
+        module.heads,
+        zoneout,
+        mask_kinds,
+    )
+
+
+def compute(
+    module: Any,
+    config: Config,
+    input: Tensor,
+    states: Sequence[Tensor | None],
+    weights: Sequence[Tensor],
+    layout: Layout,
+    reset: Tensor | None,
+    run: Run,
+) -> Results:
+    """A call with options, of arguments that have been checked.
+
+    input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
+    seed = draw_seed(input.device, 2) if config.dropout > 0 else None
+    is_gru_for_rnn = config.mode != MODES[module.mode]
+    if is_gru_for_rnn:
+        weights = gru_weights(list(weights), module.hidden_size, module.heads)
+    masks: tuple[Tensor | None, ...] = ()
+    if config.zoneout > 0 or config.mask_kinds > 0:
+        batch = input.size(1) if layout.max_batch is None else layout.max_batch
+        masks = draw_masks(module, input, batch)
+        if config.mode == MODES["LSTM"]:
+            trains = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights))
+            if not are_in_kernels(config, input, batch, layout.lengths, trains):
+                given = (layout.batch_sizes, layout.lengths, reset, masks, config.return_cells)
+                return run_masked_lstm(module, input, states, *given)
+    if reset is not None:
+        batch = input.size(1) if layout.max_batch is None else layout.max_batch
+        if not resets_in_kernels(config, input, batch):
+            return _run_segments(config, input, states, weights, layout, reset, masks, seed, run)
+    zoneout, recurrent = masks or (None, None)
+    options = (reset, zoneout, recurrent, seed)
+    results = _run_whole(config, input, states, weights, layout, options, run)
+    return in_types_of_rnn(results, input) if is_gru_for_rnn else results
+
+
+def _run_segments(
+    config: Config,
+    input: Tensor,
+    states: Sequence[Tensor | None],
+    weights: Sequence[Tensor],
+    layout: Layout,
+    reset: Tensor,
+    masks: tuple[Tensor | None, ...],
+    seed: Tensor | None,
+    run: Run,
+) -> Results:
+    """compute() where kernels without resets serve the layer: each piece of a sequence is one of its own."""
+    pieces = cut(reset, layout.batch_sizes, layout.lengths)
+    zoneout, recurrent = pieces.cut_masks(*masks) if masks else (None, None)
+    without = config._replace(has_reset=False)
+
+    def call_segments(data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int) -> Results:
+        options = (None, zoneout, recurrent, seed)
+        return _run_whole(without, data, (hx, cx, None, None), weights, Layout(sizes, None, batch), options, run)
+
+    directions = 2 if config.bidirectional else 1
+    return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
+
+
+def _run_whole(
+    config: Config,
+    input: Tensor,
+    states: Sequence[Tensor | None],
+    weights: Sequence[Tensor],
+    layout: Layout,
+    options: Options,
+    run: Run,
+) -> Results:
+    """Brings states and the recurrent mask, (L D, N, H), to the operator's form, which has one for every head, and in
+    one tensor the states to begin with and those of resets; and its states back."""
+    heads = config.heads
+    if heads > 1:
+        reset, zoneout, recurrent, seed = options
+        *states, recurrent = [None if state is None else _by_head(state, heads) for state in (*states, recurrent)]
+        options = (reset, zoneout, recurrent, seed)
+    hx, cx, *at_reset = states
+    if config.has_reset:
+        hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
+    output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
+    if heads > 1:
+        hy, cy = (
+            state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
+            for state in (hy, cy)
+        )
+    return output, hy, cy, cells
+
+
+def _by_head(state: Tensor, heads: int) -> Tensor:
+    """(L D, N, H) as (L D heads, N, H / heads)."""
+    return state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor | None:
+    """The states to begin with and those of resets, (2, L D, N, H); the former alone where the latter are zeros."""
+    if at_reset is None:
+        return state
+    return torch.stack([torch.zeros_like(at_reset) if state is None else state, at_reset])

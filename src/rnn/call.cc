@@ -1,0 +1,139 @@
+#include "rnn/call.h"
+
+#include "core/handle.h"
+#include "rnn/backend.h"
+#include "rnn/reserve.h"
+#include "rnn/validate.h"
+
+namespace prnn {
+namespace {
+
+// The arrays that every call needs, and those that may be NULL.
+void require_arrays(const RnnProblem& problem, std::initializer_list<NamedArray> needed,
+                    std::initializer_list<NamedArray> optional) {
+  for (const NamedArray& array : needed) require_not_null(array.data, array.name);
+  require_aligned(type_size(problem.type), needed);
+  require_aligned(type_size(problem.type), optional);
+  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
+                                            {problem.extras.resetCx, "extras->resetCx"},
+                                            {problem.masks.recurrent, "masks->recurrent"}});
+}
+
+// Frozen layers (prnnSetRNNFrozenLayers) have no gradients of data.
+void require_no_data_gradients(const RnnProblem& problem, std::initializer_list<NamedArray> gradients) {
+  if (problem.frozen == 0) return;
+  for (const NamedArray& gradient : gradients) {
+    if (gradient.data == nullptr) continue;
+    fail(PRNN_STATUS_BAD_PARAM,
+         "%s is given, but the lowest %lld layers are frozen (prnnSetRNNFrozenLayers); it must be "
+         "NULL",
+         gradient.name, static_cast<long long>(problem.frozen));
+  }
+}
+
+// Sets the workspace of the call's arguments.
+template <class Args>
+void take_workspace(prnnHandle_t handle, const CallPlan& plan, const Space& workspace, Args* args) {
+  require_space(workspace.memory, workspace.size, plan.workspace, "workspace", "workSpaceSizeInBytes");
+  if (!handle->is_cpu()) require_aligned(16, {{workspace.memory, "workspace"}});
+  args->workspace = const_cast<void*>(workspace.memory);
+}
+
+// Sets the reserve space of the call's arguments.
+template <class Args>
+void take_reserve(prnnHandle_t handle, const CallPlan& plan, const Space& reserve, Args* args) {
+  require_space(reserve.memory, reserve.size, plan.reserve, "reserveSpace", "reserveSpaceSizeInBytes");
+  if (!handle->is_cpu()) require_aligned(16, {{reserve.memory, "reserveSpace"}});
+  args->reserve = static_cast<char*>(const_cast<void*>(reserve.memory)) + reserve_header_size(*handle);
+  args->keeps_gates = reserve.size >= plan.retained_reserve;
+}
+
+// Sets the reserve space of a backward call that comes after `stage`.
+template <class Args>
+void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnProblem& problem, const Space& reserve,
+                         TrainingStage stage, Args* args) {
+  take_reserve(handle, plan, reserve, args);
+  if (!handle->is_cpu()) return;
+  require_stage(*handle, reserve.memory, problem, stage);
+  args->keeps_gates = reserve_keeps_gates(handle, *plan.backend, problem, reserve.memory, reserve.size);
+  settle_reserve(handle, *plan.backend, problem, const_cast<void*>(reserve.memory));
+}
+
+}  // namespace
+
+CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  CallPlan plan{select_backend(*handle, rnn, problem), 0, 0, 0};
+  plan.workspace = plan.backend->workspace_size(handle, problem);
+  if (!problem.training) return plan;
+  const size_t header = reserve_header_size(*handle);
+  plan.reserve = header + plan.backend->reserve_size(handle, problem, false);
+  plan.retained_reserve = header + plan.backend->reserve_size(handle, problem, true);
+  return plan;
+}
+
+void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnForwardArgs args,
+                 Space workspace, Space reserve, const CallPlan* plan) {
+  if (problem.mode != PRNN_LSTM) args.cx = args.cy = nullptr;
+  require_arrays(
+      problem, {{args.x, "x"}, {args.w, "w"}, {args.y, "y"}},
+      {{args.hx, "hx"}, {args.cx, "cx"}, {args.hy, "hy"}, {args.cy, "cy"}, {problem.extras.cells, "extras->cells"}});
+  if (problem.training) require_dropout_states(problem, rnn, *handle);
+  if (!problem.training && problem.extras.cells != nullptr) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "extras->cells is given; only prnnRNNForwardTraining fills it");
+  }
+  const auto bits = reinterpret_cast<uintptr_t>(args.y) | reinterpret_cast<uintptr_t>(args.w);
+  problem.aligned = bits % 16 == 0;
+  const CallPlan found = plan != nullptr && problem.aligned ? *plan : plan_call(handle, rnn, problem);
+  take_workspace(handle, found, workspace, &args);
+  args.reserve = nullptr;
+  if (problem.training) take_reserve(handle, found, reserve, &args);
+  found.backend->forward(handle, problem, args);
+  if (!problem.training) return;
+  stamp_reserve(*handle, const_cast<void*>(reserve.memory), problem, TrainingStage::kForward, args.keeps_gates);
+}
+
+void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnBackwardDataArgs args,
+                       Space workspace, Space reserve, const CallPlan* plan) {
+  if (problem.mode != PRNN_LSTM) args.dcy = args.cx = args.dcx = nullptr;
+  problem.gives_dx = args.dx != nullptr;
+  problem.aligned = true;  // no backward kernel depends on the forward call's data
+  require_arrays(problem, {{args.y, "y"}, {args.dy, "dy"}, {args.w, "w"}},
+                 {{args.dhy, "dhy"},
+                  {args.dcy, "dcy"},
+                  {args.hx, "hx"},
+                  {args.cx, "cx"},
+                  {args.dx, "dx"},
+                  {args.dhx, "dhx"},
+                  {args.dcx, "dcx"},
+                  {problem.extras.dcells, "extras->dcells"},
+                  {problem.extras.dresetHx, "extras->dresetHx"},
+                  {problem.extras.dresetCx, "extras->dresetCx"}});
+  require_no_data_gradients(problem, {{args.dx, "dx"},
+                                      {args.dhx, "dhx"},
+                                      {args.dcx, "dcx"},
+                                      {problem.extras.dresetHx, "extras->dresetHx"},
+                                      {problem.extras.dresetCx, "extras->dresetCx"}});
+  const CallPlan found = plan != nullptr ? *plan : plan_call(handle, rnn, problem);
+  take_workspace(handle, found, workspace, &args);
+  take_filled_reserve(handle, found, problem, reserve, TrainingStage::kForward, &args);
+  found.backend->backward_data(handle, problem, args);
+  stamp_reserve(*handle, const_cast<void*>(reserve.memory), problem, TrainingStage::kBackwardData, args.keeps_gates);
+}
+
+void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
+                          RnnBackwardWeightsArgs args, Space workspace, Space reserve, const CallPlan* plan) {
+  problem.aligned = true;
+  require_arrays(problem, {{args.x, "x"}, {args.y, "y"}, {args.dw, "dw"}}, {{args.hx, "hx"}});
+  if (rnn.wgrad_mode == PRNN_WGRAD_MODE_SET && !handle->is_cpu()) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "PRNN_WGRAD_MODE_SET (prnnSetRNNWgradMode) is of CPU handles; on a GPU gradients "
+         "are added to dw, which is cleared before");
+  }
+  args.adds = rnn.wgrad_mode == PRNN_WGRAD_MODE_ADD;
+  const CallPlan found = plan != nullptr ? *plan : plan_call(handle, rnn, problem);
+  take_workspace(handle, found, workspace, &args);
+  take_filled_reserve(handle, found, problem, reserve, TrainingStage::kBackwardData, &args);
+  found.backend->backward_weights(handle, problem, args);
+}
+
+}  // namespace prnn

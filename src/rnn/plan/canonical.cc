@@ -1,0 +1,83 @@
+#include "rnn/plan/canonical.h"
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+
+#include "rnn/plan/chunked_steps.h"
+#include "rnn/plan/faster.h"
+#include "rnn/plan/plan.h"
+#include "rnn/plan/side_by_side.h"
+
+namespace prnn {
+namespace {
+
+// Up to the last of kMeasuredSteps each number of timesteps has a ratio of its own.
+constexpr int64_t kAllMatter = kMeasuredSteps[kMeasuredStepCount - 1];
+static_assert(kSideBySideSteps <= kAllMatter);
+
+// Stands for all of a caller's pointers.
+unsigned char mark;
+
+template <class T>
+T* marked(T* pointer) {
+  return pointer == nullptr ? nullptr : reinterpret_cast<T*>(&mark);
+}
+
+auto fields_of(const prnnRNNPlan_t& p) {
+  const auto& [engine, units, cluster, replicas, delay] = p;
+  return std::tie(engine, units, cluster, replicas, delay);
+}
+auto fields_of(const prnnRNNExtras_t& e) {
+  const auto& [reset, cells, dcells, reset_hx, reset_cx, dreset_hx, dreset_cx] = e;
+  return std::tie(reset, cells, dcells, reset_hx, reset_cx, dreset_hx, dreset_cx);
+}
+auto fields_of(const prnnRNNMasks_t& m) {
+  const auto& [recurrent, zoneout, expectation] = m;
+  return std::tie(recurrent, zoneout, expectation);
+}
+
+}  // namespace
+
+int64_t canonical_steps(int64_t steps) {
+  if (steps <= kAllMatter) return steps;
+  if (steps > kMostCudnnSteps) return kMostCudnnSteps + 1;
+  return *std::prev(std::upper_bound(std::begin(kChunkedSteps), std::end(kChunkedSteps), steps));
+}
+
+RnnProblem canonical(const RnnProblem& problem) {
+  RnnProblem p = problem;
+  p.frozen = 0;
+  p.gives_dx = true;
+  p.dropout = {p.dropout.probability > 0 ? 0.5f : 0, nullptr};
+  const bool has_states = (problem.needs() & Needs::kResetStates) != 0;
+  p.extras = {};
+  p.extras.reset = marked(problem.extras.reset);
+  p.extras.cells = marked(problem.extras.cells);
+  p.extras.dcells = marked(problem.extras.dcells);
+  p.extras.resetHx = has_states ? &mark : nullptr;
+  p.masks.recurrent = marked(problem.masks.recurrent);
+  p.masks.zoneout = marked(problem.masks.zoneout);
+  p.masks.zoneoutExpectation = problem.masks.zoneoutExpectation > 0 ? 0.5 : 0;
+  const int64_t batch = problem.max_batch();
+  const bool varies = batch != problem.batch.back();
+  p.batch.assign(static_cast<size_t>(canonical_steps(problem.steps())), batch);
+  p.rows = p.steps() * batch - varies;
+  if (varies) p.batch.back() = batch - 1;
+  if (problem.rows > kMostRows) p.rows = problem.rows;
+  return p;
+}
+
+// With all members by name: one that is added to the struct does not compile here.
+bool operator==(const RnnProblem& a, const RnnProblem& b) {
+  const auto fields = [](const RnnProblem& p) {
+    const auto& [mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input, tf32,
+                 forward_plan, backward_plan, dropout, training, extras, masks, aligned, gives_dx, batch, rows] = p;
+    return std::tuple_cat(std::tie(mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input,
+                                   tf32, dropout.probability, dropout.states, training, aligned, gives_dx, rows, batch),
+                          fields_of(forward_plan), fields_of(backward_plan), fields_of(extras), fields_of(masks));
+  };
+  return fields(a) == fields(b);
+}
+
+}  // namespace prnn
