@@ -23,6 +23,8 @@ from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
+from prnn._ops._torch_private import cuda_current_device as _current_gpu
+from prnn._ops._torch_private import cuda_is_capturing as _is_capturing
 from prnn._options import Layout, compute, configuration_of
 from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
@@ -33,12 +35,8 @@ __all__ = ["ModuleCalls"]
 _MOST_SIZES = 256  # entries of a module's table before it starts anew
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
-_is_any_autocast: Any = torch._C._is_any_autocast_enabled
 _is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
 _strided, _bool, _float64 = torch.strided, torch.bool, torch.float64
-# torch's builds without CUDA have neither of the two.
-_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
-_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
 States = Sequence[Tensor | None]
@@ -114,7 +112,7 @@ class ModuleCalls:
                     vars(module).pop("_calls", None)
                     return None
                 wants_grad = wants_grad or weight.requires_grad
-        is_cast = _is_any_autocast() and _is_autocast(self.device_type)
+        is_cast = _is_autocast(self.device_type)
 
         batch_sizes: Any = None
         order = back = sequences = None
@@ -244,7 +242,7 @@ class ModuleCalls:
         if sequences is None and (layout.batch_sizes is not None or layout.lengths is not None):
             sequences = sequences_of(input, layout.batch_sizes, layout.lengths)
         tensors = (input, hx, cx)
-        is_cast = _is_any_autocast() and _is_autocast(self.device_type)
+        is_cast = _is_autocast(self.device_type)
         if is_cast:
             dtype = torch.float32 if self.is_cpu else torch.get_autocast_dtype(self.device_type)
             input, hx, cx = (cast_to(tensor, dtype) for tensor in tensors)  # type: ignore[assignment]

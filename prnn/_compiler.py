@@ -4,7 +4,7 @@ program without torch.compile and without an optimizer, which imports it too, do
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from torch._compile import _disable_dynamo
+from prnn._ops._torch_private import disable_dynamo
 
 __all__ = ["assume_constant_result", "disable"]
 
@@ -19,4 +19,4 @@ def assume_constant_result(function: Function) -> Function:
 
 def disable(function: Function) -> Function:
     """torch.compiler.disable, at the first call of the function."""
-    return cast(Function, _disable_dynamo(function))
+    return cast(Function, disable_dynamo(function))

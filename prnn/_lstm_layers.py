@@ -11,6 +11,7 @@ from prnn._layer_arguments import checked_lengths
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
 from prnn._ops._sequences import sequences_of, unpack
+from prnn._ops._torch_private import assert_async, functorch_transform
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
 __all__ = ["Masks", "lengths_on_device", "masks_of", "run_layer", "run_layers", "run_with_resets"]
@@ -27,7 +28,7 @@ def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
     lengths = checked_lengths(lengths, batch, input)
     if lengths.device.type == "cpu" and torch.compiler.is_compiling():
         is_right = ((lengths >= 1) & (lengths <= steps)).all()
-        torch._assert_async(is_right, "lengths must be 1 to the number of timesteps of input")
+        assert_async(is_right, "lengths must be 1 to the number of timesteps of input")
     elif lengths.device.type == "cpu":
         for place, length in enumerate(lengths.tolist()):
             if not 1 <= length <= steps:
@@ -81,7 +82,7 @@ def run_layer(
     arrays: list[Tensor | None] = [x, *states, recurrent, *norm, *masks, lengths]
     arrays = [None if array is None else array.contiguous() for array in arrays]
     # Under vmap a tensor does not say whether a transform around it wants its gradient.
-    in_transform = torch._C._are_functorch_transforms_active()
+    in_transform = functorch_transform() is not None
     wanted = in_transform or any(array is not None and array.requires_grad for array in arrays)
     keep = torch.is_grad_enabled() and wanted
     y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(zoneout), keep)

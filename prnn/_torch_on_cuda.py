@@ -15,8 +15,11 @@ from prnn._ops import _call as kernels
 from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import Config, layer
 from prnn._ops._measured import is_benchmark
-from prnn._ops._operator import _undisturbed
 from prnn._ops._precision import allows_tf32_rnn
+from prnn._ops._torch_private import cuda_current_stream as _current_stream
+from prnn._ops._torch_private import cudnn_enabled as _is_enabled
+from prnn._ops._torch_private import cudnn_rnn as _cudnn_rnn
+from prnn._ops._torch_private import is_undisturbed
 from prnn._own_parameters import OwnParameters
 
 __all__ = ["TorchsCalls", "torchs_calls"]
@@ -27,11 +30,8 @@ _MOST_STEPS, _MOST_BATCH = 128, 64
 _MOST_SIZES = 256  # that are remembered
 
 # Each look-up takes time.
-_cudnn_rnn: Any = torch._cudnn_rnn
-_is_enabled: Any = torch._C._get_cudnn_enabled  # torch.backends.cudnn.enabled
-_is_autocast: Any = torch._C._is_any_autocast_enabled
+_is_autocast = torch.is_autocast_enabled
 _is_grad_enabled, _is_capturing = torch.is_grad_enabled, torch.cuda.is_current_stream_capturing
-_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _strided = torch.strided
 
 
@@ -77,7 +77,7 @@ class TorchsCalls:
     def run(self, module: Any, input: Any, states: Sequence[Tensor | None]) -> Any:
         """Output, hy, cy, without elements but for an LSTM, and no cells; None where the call is the library's, which
         also says what is wrong with arguments. states: hx, cx, and those of a reset."""
-        if type(input) is not Tensor or input.is_nested or input.dtype is not self.dtype or not _undisturbed():
+        if type(input) is not Tensor or input.is_nested or input.dtype is not self.dtype or not is_undisturbed():
             return None
         shape = input.shape
         if len(shape) == 2:
@@ -93,7 +93,7 @@ class TorchsCalls:
             or input.layout is not _strided
             or states[2] is not None
             or states[3] is not None
-            or _is_autocast()
+            or _is_autocast(self.device.type)
             or is_benchmark()
             or not _is_enabled()
             or _is_capturing()

@@ -25,7 +25,7 @@ from prnn._layer_arguments import check_flag, check_heads, check_layout, check_p
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._ops import _flops  # noqa: F401  # which registers the operators' formulas
 from prnn._ops._layer import BACKENDS
-from prnn._ops._operator import _undisturbed
+from prnn._ops._torch_private import functorch_transform, is_undisturbed
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_masks
 
@@ -36,7 +36,6 @@ _GATES = {"LSTM": 4, "GRU": 3}  # else 1
 _MISSING = object()
 # Each look-up takes time.
 _is_compiling = torch.compiler.is_compiling
-_functorch_transform = torch._C._functorch.peek_interpreter_stack
 _address_of, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
 
 # Attributes of a layer that _init_flat_weights() and calls make of the others; pickles do not have them.
@@ -148,7 +147,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         writes to parameters where they are, and with assign=True makes them those that it is given. Parameters that are
         not plain (shared between two names or with other processes, parametrised, on the meta device) stay as they are,
         and so do all inside of a transform of torch.func; each call then copies them."""
-        if self._is_flattened() or _functorch_transform() is not None:
+        if self._is_flattened() or functorch_transform() is not None:
             return
         parameters = [self._parameters.get(name) for name in self._packed_names]
         plain = [p for p in parameters if type(p) is Parameter and type(p.data) is Tensor]
@@ -268,7 +267,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         return_cells: bool = False,
     ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
         """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
-        if _undisturbed():
+        if is_undisturbed():
             calls = self._calls
             if calls is None:
                 results = self._make_calls_and_run(input, states, lengths, reset, return_cells)

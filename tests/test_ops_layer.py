@@ -157,6 +157,28 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
     assert eager(layer, 32, 7, training=False) == "cudnn"
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_call_that_is_torchs_is_made_ready_for_captures_too(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    step = _call._run_step
+
+    def spy(data: Any, weights: Any, sequences: Any, seed: None, config: Config, training: bool) -> None:
+        ran.append(config.backend)
+        step(data, weights, sequences, seed, config, training)
+
+    def eager_config(self: Layer, handle: object, sequences: Any, *, training: bool) -> tuple[Config, Config]:
+        return self.with_backend(BACKENDS["persistent"]), self.with_backend(BACKENDS["cudnn"])
+
+    monkeypatch.setattr(_call, "_run_step", spy)
+    monkeypatch.setattr(Layer, "eager_config", eager_config)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    module = prnn.nn.LSTM(3, 23)
+    given = ((torch.randn(4, 2, 3), None, None), module._packed_weights(), BEST._replace(hidden_size=23), training)
+    for _ in range(2):
+        _call.run_once(*given)
+    assert ran == [BACKENDS[name] for name in ("cudnn", "persistent", "persistent")]
+
+
 def find_torchs(layer: Layer, batch: int, kind: str = "trains", steps: int = 12) -> tuple[bool, bool]:
     kinds = {"training": kind != "inference", "trains": kind == "trains"}
     serves = layer.has_torchs_call(_C.Handle.cpu(), steps, batch, **kinds)

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from prnn._compiler import assume_constant_result
 from prnn._ops._layer import MODES, Config
 from prnn._ops._operator import apply_at_each_level
+from prnn._ops._torch_private import below_autograd, storage_at
 from prnn._ops._vmap import register_vmap
 
 _library = torch.library.Library("prnn", "FRAGMENT")
@@ -37,7 +37,7 @@ def _cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         address += weight.numel() * weight.itemsize
     # They lie together, but each in a storage of its own.
     size = address - first.data_ptr()
-    storage = torch._C._construct_storage_from_data_pointer(first.data_ptr(), first.device, size)
+    storage = storage_at(first.data_ptr(), first.device, size)
     together = first.new_empty(0).set_(storage, 0, (size // first.itemsize,))  # type: ignore[call-overload]
     return cast(Tensor, together.to(dtype))
 
@@ -51,7 +51,7 @@ class _CastWeightsFunction(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Tensor:
         ctx.dtype = weights[0].dtype
         ctx.shapes = [weight.shape for weight in weights]
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return _cast_weights_op(weights, dtype)
 
     @staticmethod
@@ -69,7 +69,7 @@ _cast_weights_function: Callable[..., Tensor] = apply_at_each_level(_CastWeights
 def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
         return _cast_weights_function(dtype, *weights)
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return _cast_weights_op(weights, dtype)
 
 
@@ -160,7 +160,7 @@ def are_even(lengths: Tensor | None) -> bool:
     to differ."""
     if lengths is None:
         return True
-    if torch.compiler.is_compiling() or isinstance(lengths, FakeTensor) or lengths.device.type != "cpu":
+    if torch.compiler.is_compiling() or type(lengths) is not Tensor or lengths.device.type != "cpu":
         return False
     return bool((lengths == lengths[0]).all())
 

@@ -398,9 +398,13 @@ def _run_step(
 
 
 def run_once(data: Data, weights: Sequence[Tensor], config: Config, training: bool) -> None:
-    """A call, and in training its backward pass, for what they leave ready: with input (T, N, I) and states."""
-    steps, batch = data[0].shape[:2]
-    _run_step(data, weights, _C.Sequences.even(steps, batch), None, config, training)
+    """An eager call and a captured one, and in training their backward passes, for what they leave ready: with input
+    (T, N, I) and states."""
+    input = data[0]
+    sequences = _C.Sequences.even(*input.shape[:2])
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    call = prepare(stack, sequences, data, weights, None, training)
+    _run_step(data, weights, sequences, None, call.stack.config, training)
 
 
 def make_ready(call: Call, sequences: "_C.Sequences", data: Data, weights: Sequence[Tensor], stack: Layer) -> None:

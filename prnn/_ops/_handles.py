@@ -8,6 +8,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
+from prnn._ops._torch_private import cuda_current_device, cuda_current_stream
 
 DTYPES = {
     torch.float32: _C.FLOAT,
@@ -48,16 +49,13 @@ class _Thread(threading.local):
 
 _handles, this_thread = _Handles(), _Thread()
 _NOTHING = nullcontext()
-# torch.cuda.current_stream() would make an object of it, at ten times the cost. torch for CPUs alone has it not.
-_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def handle(device: torch.device) -> _C.Handle:
     """The calling thread's handle for `device`, set to torch's current stream there."""
     found = _handles.of.get(device) or _new(device)
     if found.index >= 0:
-        assert _current_stream is not None
-        stream = _current_stream(found.index)
+        stream = cuda_current_stream(found.index)
         if stream != found.stream:
             found.library.set_stream(stream)
             found.stream = stream
@@ -100,7 +98,7 @@ def _cuda_library() -> _C.Handle:
 
 def is_elsewhere(tensor: Tensor) -> bool:
     """Whether the tensor is on a GPU that is not the current one."""
-    return tensor.is_cuda and tensor.get_device() != torch._C._cuda_getDevice()
+    return tensor.is_cuda and tensor.get_device() != cuda_current_device()
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from prnn._errors import NotSupportedError
+from prnn._ops._torch_private import cudnn_benchmark
 
 __all__ = ["ALONE", "Turn", "choice_of", "choose", "is_benchmark", "measure", "replay_time"]
 
-is_benchmark: Callable[[], bool] = torch._C._get_cudnn_benchmark  # torch.backends.cudnn.benchmark, in a tenth the time
+is_benchmark: Callable[[], bool] = cudnn_benchmark
 
 Turn = AbstractContextManager[object]  # held while the GPU works for a process
 ALONE: Turn = nullcontext()

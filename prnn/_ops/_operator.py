@@ -10,13 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
 from prnn._errors import NotSupportedError
 from prnn._ops._reduction import Reduction, reduce_costs, spread_gradient
-from prnn._ops._vmap import is_batched
+from prnn._ops._torch_private import (
+    SingleLevelFunction,
+    below_autograd,
+    enable_single_level_autograd_function,
+    forward_mode_is_on,
+    functorch_transform,
+    is_batched,
+    is_undisturbed,
+    set_backward,
+    set_forward_mode,
+)
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -130,7 +138,7 @@ def directly(
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         needs, rest, reduction = ctx.made
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        if not torch.is_grad_enabled() and _undisturbed() and is_plain(gradient):
+        if not torch.is_grad_enabled() and is_undisturbed() and is_plain(gradient):
             return backward_kernel(gradient, ctx.saved_tensors, needs), None, None, None
         if reduction is not None:
             gradient = spread_gradient(gradient, reduction)
@@ -139,13 +147,13 @@ def directly(
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(f"{_name(op)}_function", (torch.autograd.Function,), members)
-    function._backward_cls.apply = backward  # which else is looked up for every node
+    set_backward(function, backward)
     apply = _apply_of(function)
 
     def call(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
         loss: Tensor
         first = tensors[0]
-        if not (_undisturbed() and is_plain(first)):
+        if not (is_undisturbed() and is_plain(first)):
             costs = op(*tensors, *rest)[0]
             loss = costs if reduction is None else reduce_costs(costs, reduction)
         elif rest[-1]:
@@ -163,7 +171,7 @@ def without_dispatch(op: Callable[..., Any], count: int) -> Callable[..., Any]:
     call_kernel = _kernels[_name(op)]
 
     def call(*arguments: Any) -> Any:
-        plain = not torch.is_grad_enabled() and _undisturbed()
+        plain = not torch.is_grad_enabled() and is_undisturbed()
         plain = plain and all(gradient is None or is_plain(gradient) for gradient in arguments[:count])
         return call_kernel(*arguments) if plain else op(*arguments)
 
@@ -182,7 +190,7 @@ def with_own_node(
 
     def call(*arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not (_undisturbed() and all(is_plain(x) for x in tensors)):
+        if not (is_undisturbed() and all(is_plain(x) for x in tensors)):
             return op(*arguments)
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         return apply(*arguments) if wanted else kernel(*arguments)
@@ -196,27 +204,8 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def is_plain(tensor: Tensor) -> bool:
     """Whether the tensor has memory, which holds its values and not their negatives (`z.conj().imag`), and no class of
     its own. Those of torch.autograd.grad(is_grads_batched=True) are of torch's class but have none. To be asked where
-    _undisturbed(): torch.compile cannot trace it."""
+    is_undisturbed(): torch.compile cannot trace it."""
     return type(tensor) in _PLAIN and not tensor.is_meta and not tensor.is_neg() and not is_batched(tensor)
-
-
-# Each look-up of an attribute takes time.
-_is_compiling = torch.compiler.is_compiling
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_transform = torch._C._functorch.peek_interpreter_stack
-_jit_trace = torch._C._get_tracing_state
-
-
-def _undisturbed() -> bool:
-    """Whether there is no torch.compile, fake tensor or other dispatch mode, functorch transform, dual level of
-    forward-mode derivatives or jit trace."""
-    return not (
-        _is_compiling()
-        or _dispatch_modes()
-        or _functorch_transform() is not None
-        or forward_ad._current_level >= 0
-        or _jit_trace() is not None
-    )
 
 
 def refuse_onnx() -> None:
@@ -233,7 +222,7 @@ def _name(op: Any) -> str:
     return name.removeprefix("prnn::")
 
 
-def _apply_of(function: type[_SingleLevelFunction]) -> Callable[..., Any]:
+def _apply_of(function: type[SingleLevelFunction]) -> Callable[..., Any]:
     """What makes a node of the function. The apply of torch.autograd.Function also looks after functorch's transforms,
     for which it wants a setup_context."""
     is_function = issubclass(function, torch.autograd.Function)
@@ -242,20 +231,20 @@ def _apply_of(function: type[_SingleLevelFunction]) -> Callable[..., Any]:
     return apply
 
 
-def apply_at_each_level(function: type[_SingleLevelFunction]) -> Callable[..., Any]:
+def apply_at_each_level(function: type[SingleLevelFunction]) -> Callable[..., Any]:
     """The apply of a function that is the derivative of an operator. Under functorch's transforms (torch.func.grad) the
     dispatcher calls it for each of them with that one's tensors alone, as the derivatives of torch's own operators."""
 
     def forward(ctx: Any, *arguments: Any) -> Any:
         # An autograd function has neither, but what is around this transform may want derivatives.
-        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        with torch.enable_grad(), set_forward_mode(True):
             return function.forward(ctx, *arguments)
 
     apply = _apply_of(function)
     apply_in_transform = _apply_of(type(function.__name__, (function,), {"forward": staticmethod(forward)}))
 
     def call(*arguments: Any) -> Any:
-        if _functorch_transform() is None:
+        if functorch_transform() is None:
             return apply(*arguments)
         with enable_single_level_autograd_function():
             return apply_in_transform(*arguments)
@@ -265,7 +254,7 @@ def apply_at_each_level(function: type[_SingleLevelFunction]) -> Callable[..., A
 
 def _function(
     name: str, kernel: Callable[..., Any], setup: Callable[..., None], gradients: Callable[..., Any]
-) -> type[_SingleLevelFunction]:
+) -> type[SingleLevelFunction]:
     def forward(ctx: Any, *arguments: Any) -> Any:  # one with setup_context would look up its own signature each time
         ctx.set_materialize_grads(False)  # zeros for outputs without a gradient, such as a reserve space
         outputs = kernel(*arguments)
@@ -278,12 +267,12 @@ def _function(
         return gradients(ctx, first, *rest)
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(f"{name}_function", (_SingleLevelFunction,), members)
+    return type(f"{name}_function", (SingleLevelFunction,), members)
 
 
 def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:
     def below(*arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return op(*arguments)
 
     name = _name(op)
@@ -291,7 +280,7 @@ def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]
 
     def autograd(*arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        if forward_mode_is_on() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
             raise RuntimeError(
                 f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd), only in reverse mode"
             )

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from prnn._ops._torch_private import fp32_precision as _fp32_precision
+
 __all__ = ["allows_tf32_matmul", "allows_tf32_rnn"]
 
 
 # A look-up through torch.backends, the only one that torch.compile can trace, takes microseconds in every call.
-_fp32_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 _is_compiling = torch.compiler.is_compiling
 
 

@@ -11,7 +11,8 @@ from prnn._errors import NotSupportedError
 from prnn._ops._call import Call, Gradients, Options, make_ready, pack_weights
 from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import MODES, Config, layer
-from prnn._ops._operator import _apply_of, _undisturbed, apply_at_each_level, is_plain
+from prnn._ops._operator import _apply_of, apply_at_each_level, is_plain
+from prnn._ops._torch_private import is_undisturbed, set_backward
 from prnn._ops._vmap import call_for_batched, is_batched
 
 __all__ = ["EagerCall", "OperatorCall", "Places", "apply", "apply_operator", "refuse_forward_mode"]
@@ -59,13 +60,13 @@ class EagerCall(NamedTuple):
         return y, hy, cy, cells
 
     def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
-        is_undisturbed = _undisturbed()
+        undisturbed = is_undisturbed()
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        is_direct = is_undisturbed and not torch.is_grad_enabled()
+        is_direct = undisturbed and not torch.is_grad_enabled()
         for gradient in gradients:
             if gradient is not None and not is_plain(gradient):
                 is_direct = False
-                if is_undisturbed and is_batched(gradient):
+                if undisturbed and is_batched(gradient):
                     return _call_for_each(self, ctx, gradients, needs)
         input, hx, cx, output, reserve, reset, zoneout, recurrent, seed, *weights = ctx.saved_tensors
         call, sequences, data = self.call, self.sequences, (input, hx, cx)
@@ -134,7 +135,7 @@ class OperatorCall(NamedTuple):
         return y, hy, cy, cells, reserve
 
     def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
-        if _undisturbed() and any(gradient is not None and is_batched(gradient) for gradient in gradients):
+        if is_undisturbed() and any(gradient is not None and is_batched(gradient) for gradient in gradients):
             return _call_for_each(self, ctx, gradients, needs)
         input, hx, cx, *others = ctx.saved_tensors
         others, weights = others[:6], others[6:]
@@ -211,6 +212,6 @@ class RnnFunction(torch.autograd.Function):
     jvp = staticmethod(refuse_forward_mode)
 
 
-RnnFunction._backward_cls.apply = RnnFunction.backward  # type: ignore[attr-defined]  # looked up for every node
+set_backward(RnnFunction, RnnFunction.backward)
 apply: Callable[..., Any] = _apply_of(RnnFunction)
 apply_operator: Callable[..., Any] = apply_at_each_level(RnnFunction)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["call_for_batched", "is_batched", "register_vmap"]
+from prnn._ops._torch_private import add_batch_dim, is_batched, remove_batch_dim
 
-is_batched = torch._C._functorch.is_legacy_batchedtensor
+__all__ = ["call_for_batched", "is_batched", "register_vmap"]
 
 
 def _select(value: Any, dim: Any, index: int) -> Any:
@@ -42,7 +42,7 @@ def _innermost(tensors: Sequence[Tensor]) -> tuple[int, int]:
     the levels are of the current thread, and gradients on a GPU are computed in another one than their caller's."""
     for level in range(_MOST_LEVELS, 0, -1):
         for tensor in tensors:
-            size = torch._remove_batch_dim(tensor, level, 0, 0).size(0)  # that 0 where it has no such level
+            size = remove_batch_dim(tensor, level, 0, 0).size(0)  # that 0 where it has no such level
             if size > 0:
                 return level, size
     raise ValueError("torch.autograd.grad(is_grads_batched=True) is given a dimension of size 0; it must be at least 1")
@@ -54,9 +54,9 @@ def call_for_batched(
     """function(tensors), where some of them are batched as torch.autograd.grad(is_grads_batched=True) batches them: for
     which the dispatcher has rules of torch's own operators alone."""
     level, size = _innermost([tensor for tensor in tensors if tensor is not None and is_batched(tensor)])
-    whole = [None if tensor is None else torch._remove_batch_dim(tensor, level, size, 0) for tensor in tensors]
+    whole = [None if tensor is None else remove_batch_dim(tensor, level, size, 0) for tensor in tensors]
     calls = [function([None if tensor is None else tensor[index] for tensor in whole]) for index in range(size)]
     return [
-        None if parts[0] is None else torch._add_batch_dim(torch.stack(parts), 0, level)
+        None if parts[0] is None else add_batch_dim(torch.stack(parts), 0, level)
         for parts in map(list, zip(*calls, strict=True))
     ]

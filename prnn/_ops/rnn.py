@@ -47,6 +47,7 @@ from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._operator import apply_at_each_level, keep_layouts, refuse_onnx, second_derivatives
 from prnn._ops._rnn_function import OperatorCall, apply_operator, refuse_forward_mode
 from prnn._ops._sequences import sequences_of
+from prnn._ops._torch_private import below_autograd, forward_mode_is_on, functorch_transform
 from prnn._ops._vmap import register_vmap
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
@@ -82,13 +83,13 @@ rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.p
 
 def _rnn_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     run = torch.ops.prnn.rnn_of_host.default if _reads_host(arguments[0], arguments[4:6]) else rnn
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return run(*arguments)
 
 
 def _rnn_backward_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     run = torch.ops.prnn.rnn_backward_of_host.default if _reads_host(arguments[4], arguments[8:10]) else rnn_backward
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return run(*arguments)
 
 
@@ -375,8 +376,6 @@ class _RnnBackwardFunction(torch.autograd.Function):
 
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = apply_at_each_level(_RnnBackwardFunction)
 
-_in_functorch = torch._C._are_functorch_transforms_active
-
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
@@ -384,7 +383,9 @@ def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
 
 def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
     """The configuration of a call that has a gradient, with the number of its lowest layers that have none."""
-    if config.num_layers == 1 or weights[0].requires_grad or _in_functorch():  # which has gradients at other levels
+    if (
+        config.num_layers == 1 or weights[0].requires_grad or functorch_transform() is not None
+    ):  # which has gradients at other levels
         return config
     if any(tensor is not None and tensor.requires_grad for tensor in data):
         return config
@@ -397,7 +398,7 @@ def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tens
 def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     data, weights, sequences, config = arguments[:3], arguments[3], arguments[4:9], Config(*arguments[10:-1])
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
-    if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
+    if _wants_grad((*data, *weights)) or forward_mode_is_on():
         if not arguments[-1]:  # else a transform inside wants gradients, too
             config = _without_frozen_layers(data, weights, config)
         operator = OperatorCall(_rnn_below_autograd, arguments[9], config)
@@ -422,7 +423,7 @@ def call(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The operator's results without its reserve space: (output, hy, cy, cells)."""
     run = rnn
-    if not input.is_meta and torch.is_autocast_enabled(input.device.type) and _in_functorch():
+    if not input.is_meta and torch.is_autocast_enabled(input.device.type) and functorch_transform() is not None:
         # The dispatcher comes to the transforms, which must see what is cast, before it comes to autocast.
         run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, rnn)
     sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
@@ -432,7 +433,7 @@ def call(
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
     weights = arguments[7]
-    if _wants_grad((*arguments[:7], *weights)) or torch.autograd.forward_ad._current_level >= 0:
+    if _wants_grad((*arguments[:7], *weights)) or forward_mode_is_on():
         return _rnn_backward_function(len(weights), *arguments[:7], *arguments[8:], *weights)
     return _rnn_backward_below_autograd(*arguments)
 

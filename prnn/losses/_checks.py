@@ -12,8 +12,9 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
-from prnn._ops._operator import _undisturbed, is_plain
+from prnn._ops._operator import is_plain
 from prnn._ops._reduction import Reduction
+from prnn._ops._torch_private import is_undisturbed as _undisturbed
 
 Result = TypeVar("Result")
 _HALF_TYPES = (torch.float16, torch.bfloat16)

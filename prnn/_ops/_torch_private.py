@@ -1,0 +1,95 @@
+"""Every name of torch that prnn's layers and losses use and torch does not document, and why.
+
+A public function that does the same is slower or is missing: the host's time is most of a small call. A version of
+torch that renames one of these fails here, when prnn is imported; those that builds of torch without CUDA lack are
+None."""
+
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo as disable_dynamo  # torch.compiler.disable imports torch._dynamo: a second
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
+
+__all__ = [
+    "SingleLevelFunction",
+    "add_batch_dim",
+    "assert_async",
+    "below_autograd",
+    "cuda_current_device",
+    "cuda_current_stream",
+    "cuda_is_capturing",
+    "cudnn_benchmark",
+    "cudnn_enabled",
+    "cudnn_rnn",
+    "disable_dynamo",
+    "enable_single_level_autograd_function",
+    "forward_mode_is_on",
+    "fp32_precision",
+    "functorch_transform",
+    "is_batched",
+    "is_undisturbed",
+    "remove_batch_dim",
+    "set_backward",
+    "set_forward_mode",
+    "storage_at",
+]
+
+# Operators below autograd: an operator's derivative calls the operator itself.
+below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+
+# What looks at a call besides its caller: dispatch modes (fake tensors), transforms of torch.func, torch.jit.trace.
+functorch_transform: Any = torch._C._functorch.peek_interpreter_stack  # None: no transform
+_dispatch_modes: Any = torch._C._len_torch_dispatch_stack
+_jit_trace: Any = torch._C._get_tracing_state
+_is_compiling = torch.compiler.is_compiling
+
+
+def is_undisturbed() -> bool:
+    """Whether there is no torch.compile, fake tensor or other dispatch mode, functorch transform, dual level of
+    forward-mode derivatives or jit trace."""
+    return not (
+        _is_compiling()
+        or _dispatch_modes()
+        or functorch_transform() is not None
+        or forward_ad._current_level >= 0
+        or _jit_trace() is not None
+    )
+
+
+# torch.autograd.grad(is_grads_batched=True) has batched tensors of its own, which no public function takes apart.
+is_batched: Any = torch._C._functorch.is_legacy_batchedtensor
+remove_batch_dim: Any = torch._remove_batch_dim
+add_batch_dim: Any = torch._add_batch_dim
+
+# Forward-mode derivatives, inside of which a Function of reverse mode has to see its level.
+set_forward_mode: Any = forward_ad._set_fwd_grad_enabled
+
+
+def forward_mode_is_on() -> bool:
+    """Whether a dual level of forward-mode derivatives is entered."""
+    return forward_ad._current_level >= 0
+
+
+def set_backward(function: Any, backward: Any) -> None:
+    """Gives an autograd Function's nodes the static method that is else looked up for every node."""
+    function._backward_cls.apply = backward
+
+
+# torch.cuda's functions and torch.backends' properties take up to ten times as long.
+cuda_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+cuda_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+cuda_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+cudnn_benchmark: Any = torch._C._get_cudnn_benchmark
+cudnn_enabled: Any = torch._C._get_cudnn_enabled
+fp32_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # since torch 2.9
+
+# cuDNN's layers with weights that lie packed; torch.lstm and its like would pack them anew.
+cudnn_rnn: Any = torch._cudnn_rnn
+
+# A tensor over parameters that lie together, each in a storage of its own.
+storage_at: Any = torch._C._construct_storage_from_data_pointer
+
+# A check of values in a compiled function that does not wait for them.
+assert_async: Any = torch._assert_async
