@@ -404,8 +404,17 @@ assert "torch" not in sys.modules
 import prnn
 assert prnn.__version__ and not hasattr(prnn, "lstm") and "torch" not in sys.modules
 print(prnn.nn.LSTM(3, 4), prnn.CTCLoss())
+from prnn.explain import Explanation
 from prnn import Transducer
+assert callable(prnn.convert) and callable(prnn.explain)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "prnn.nn.LSTM(3, 4) CTCLoss(blank=0, reduction='mean')\n", done.stderr
+    program = """
+import prnn.jax
+from prnn.explain import Explanation
+from prnn.convert import convert_back
+assert callable(prnn.convert) and callable(prnn.explain)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
     subprocess.run([sys.executable, "-c", "import sys, prnn; assert 'jax' not in sys.modules"], check=True)
