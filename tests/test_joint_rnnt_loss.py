@@ -4,17 +4,39 @@ import math
 
 import pytest
 import torch
-from joint_case import DEVICES, case, gradients, logits_of, needs_gpu, relative_errors
+from joint_case import (
+    DEVICES,
+    TOLERANCES,
+    assert_autocast,
+    assert_bad_values_concern_their_own_sequence,
+    assert_close_to_float64,
+    assert_padding_is_not_read,
+    assert_repeats_bitwise_and_in_a_graph,
+    case,
+    gradients,
+    logits_of,
+    needs_gpu,
+    relative_errors,
+    step_memory,
+    take_another_row,
+)
 
 import prnn
 from prnn import _C
-from prnn._ops import _handles
 from prnn._ops.joint import joint_options
 from prnn._ops.rnnt import rnnt_options
 
 
 def explicit(leaves, targets, frames, symbols, activation="tanh", **options):
     return prnn.rnnt_loss(logits_of(leaves, activation), targets, frames, symbols, 0, **options)
+
+
+def ours_of(leaves, batch, **options):
+    return prnn.joint_rnnt_loss(*leaves, *batch, 0, **options)
+
+
+def explicit_of(leaves, batch, **options):
+    return explicit(leaves, *batch, **options)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -65,23 +87,13 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("pruned", [False, True])
 @pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])
 def test_padding_is_not_read(device, dtype, activation, pruned, filling):
-    leaves, targets, frames, symbols = case(device, dtype)
+    leaves, targets, *_ = case(device, dtype)
     ranges = ranges_of([0, 0, 1, 1, 2, 2, 2], 3, device) if pruned else None
 
-    def result():
-        loss = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, activation=activation, ranges=ranges)
-        return loss, *gradients(loss, leaves)
+    def loss(leaves, batch):
+        return ours_of(leaves, batch, activation=activation, ranges=ranges)
 
-    frames, symbols = torch.tensor([7, 4, 2]), torch.tensor([4, 2, 1])
-    wanted = result()
-    assert wanted[0].isfinite()
-    with torch.no_grad():
-        for n in range(3):
-            leaves[0][n, frames[n] :] = filling
-            leaves[1][n, symbols[n] + 1 :] = filling
-            targets[n, symbols[n] :] = 99
-    for one, other in zip(result(), wanted, strict=True):
-        assert torch.equal(one, other)
+    assert_padding_is_not_read(loss, leaves, targets, filling)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -246,38 +258,21 @@ def test_autocast_on_the_cpu_changes_nothing(pruned):
 # ---- On a GPU alone ----
 
 
-def assert_close_to_float64(leaves, batch, tolerance, block_elements=None, **options):
-    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, reduction="none", block_elements=block_elements, **options)
-    wanted = explicit(exact, *batch, reduction="none", **options)
-    assert torch.equal(ours.isfinite(), wanted.isfinite())
-    ours, wanted = (torch.where(x.isfinite(), x, 0) for x in (ours, wanted))
-    torch.testing.assert_close(ours.double(), wanted, rtol=tolerance, atol=0)
-    errors = relative_errors(gradients(ours, leaves), gradients(wanted, exact))
-    assert max(errors) < tolerance, errors
-
-
-TOLERANCES = [(torch.float32, 1e-5), (torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)]
-
-
 @needs_gpu
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("sizes", [{"d": 64, "v": 100}, {"d": 51, "v": 37}, {"d": 512, "v": 1030}], ids=str)
 def test_types(dtype, tolerance, sizes, activation):
     leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, **sizes)
-    assert_close_to_float64(leaves, batch, tolerance, activation=activation)
+    assert_close_to_float64(ours_of, explicit_of, leaves, batch, tolerance, activation=activation)
 
 
 @needs_gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 def test_types_without_hopper(dtype, tolerance, monkeypatch):
-    """Another GPU's row: products by cuBLAS. Backward in this thread, for each has a handle of its own."""
-    monkeypatch.setenv("PRNN_GPU_ROW", "A100")
-    monkeypatch.setattr(_handles._handles, "of", {})
     leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, d=51, v=37)
-    with torch.autograd.set_multithreading_enabled(False):
-        assert_close_to_float64(leaves, batch, tolerance, block_elements=4000)
+    with take_another_row(monkeypatch):
+        assert_close_to_float64(ours_of, explicit_of, leaves, batch, tolerance, block_elements=4000)
 
 
 @needs_gpu
@@ -314,7 +309,7 @@ def test_cells_that_hardly_a_path_takes_are_left_out(dtype, tolerance):
     """Most of a long lattice, whose cells lie in several chunks."""
     leaves, targets, _, _ = case("cuda", dtype, n=3, t=200, u=60, d=72, v=300)
     batch = (targets, torch.tensor([200, 130, 61]), torch.tensor([60, 60, 7]))
-    assert_close_to_float64(leaves, batch, tolerance, block_elements=300 * 1100)
+    assert_close_to_float64(ours_of, explicit_of, leaves, batch, tolerance, block_elements=300 * 1100)
 
 
 @needs_gpu
@@ -329,7 +324,7 @@ def test_more_symbols_frames_and_sequences_than_a_block_takes(dtype, tolerance, 
     leaves, targets, _, _ = case("cuda", dtype, v=30, **sizes)
     lengths = torch.full((sizes["n"],), sizes["t"]), torch.full((sizes["n"],), sizes["u"])
     for block_elements in (30 * 1700, None):
-        assert_close_to_float64(leaves, (targets, *lengths), tolerance, block_elements)
+        assert_close_to_float64(ours_of, explicit_of, leaves, (targets, *lengths), tolerance, block_elements)
 
 
 @needs_gpu
@@ -347,7 +342,7 @@ def test_more_symbols_frames_and_sequences_than_a_block_takes(dtype, tolerance, 
 )
 def test_options_in_float32(options):
     leaves, *batch = case("cuda", torch.float32, n=3, t=40, u=12, d=40, v=30)
-    assert_close_to_float64(leaves, batch, 1e-5, block_elements=30 * 300, **options)
+    assert_close_to_float64(ours_of, explicit_of, leaves, batch, 1e-5, block_elements=30 * 300, **options)
 
 
 @needs_gpu
@@ -437,61 +432,19 @@ def test_tf32_where_torch_allows_it(switch):
 @needs_gpu
 def test_autocast():
     leaves, *batch = case("cuda", torch.float32, n=3, t=40, u=12, d=64, v=100)
-    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    with torch.autocast("cuda", torch.bfloat16):
-        ours = prnn.joint_rnnt_loss(*leaves, *batch, 0)
-    assert ours.dtype == torch.float32
-    ours = gradients(ours, leaves)
-    assert [x.dtype for x in ours] == [torch.float32] * 4
-    assert max(relative_errors(ours, gradients(explicit(exact, *batch), exact))) < 2e-2
+    assert_autocast(ours_of, explicit_of, leaves, batch)
 
 
 @needs_gpu
 def test_bad_lengths_and_symbols_concern_their_own_sequence():
-    leaves, targets, frames, symbols = case("cuda", n=3)
-    frames, symbols = torch.tensor([7, 4, 4], device="cuda"), torch.tensor([4, 2, 3], device="cuda")
-    wanted = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, reduction="none")
-    others = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64, device="cuda")
-    wanted_gradients = torch.autograd.grad((wanted * others).sum(), leaves)
-    for name, value in (("frames", 8), ("frames", 0), ("symbols", -1), ("symbols", 5), ("targets", 6), ("targets", 0)):
-        changed = {"frames": frames.clone(), "symbols": symbols.clone(), "targets": targets.clone()}
-        if name == "targets":
-            changed[name][1, 1] = value
-        else:
-            changed[name][1] = value
-        batch = (changed["targets"], changed["frames"], changed["symbols"])
-        ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, reduction="none")
-        assert ours[1].isnan()
-        torch.testing.assert_close(ours[[0, 2]], wanted[[0, 2]], rtol=1e-13, atol=0)
-        ours = torch.autograd.grad(ours, leaves, others.new_ones(3))
-        assert not ours[0][1].any()
-        assert not ours[1][1].any()
-        for one, other in zip(ours, wanted_gradients, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)
+    leaves, targets, *_ = case("cuda")
+    assert_bad_values_concern_their_own_sequence(ours_of, leaves, targets, 1e-13, (1e-10, 1e-13))
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_repeats_bitwise_and_in_a_graph(dtype):
-    leaves, targets, frames, symbols = case("cuda", dtype, n=3, t=40, u=12, d=64, v=100)
-    frames, symbols = frames.cuda(), symbols.cuda()
-
-    def step():
-        loss = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, block_elements=10000, fastemit_lambda=0.1)
-        return loss, *torch.autograd.grad(loss, leaves)
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        wanted = step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            captured = step()
-        for tensor in captured:
-            tensor.detach().fill_(-1)
-        graph.replay()
-    stream.synchronize()
-    for one, other in zip(captured, wanted, strict=True):
-        assert torch.equal(one, other)
+    assert_repeats_bitwise_and_in_a_graph(ours_of, *case("cuda", dtype, n=3, t=40, u=12, d=64, v=100))
 
 
 @needs_gpu
@@ -560,15 +513,7 @@ def test_memory_is_bounded_by_the_lattice(dtype, most):
     """Logits would be 21 x 200 x 101 x 2000: 3.4 GB in float32."""
     leaves, *batch = case("cuda", dtype, n=21, t=200, u=100, d=256, v=2000)
     batch[1:] = [torch.full((21,), 200), torch.full((21,), 100)]
-    prnn.joint_rnnt_loss(*leaves, *batch, 0).backward()
-    for leaf in leaves:
-        leaf.grad = None
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    prnn.joint_rnnt_loss(*leaves, *batch, 0).backward()
-    torch.cuda.synchronize()
-    assert (torch.cuda.max_memory_allocated() - held) / 2**20 < most
+    assert step_memory(ours_of, leaves, batch) < most
 
 
 @needs_gpu

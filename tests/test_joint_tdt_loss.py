@@ -4,11 +4,24 @@ import math
 
 import pytest
 import torch
-from joint_case import DEVICES, case, gradients, logits_of, needs_gpu, relative_errors
+from joint_case import (
+    DEVICES,
+    TOLERANCES,
+    assert_autocast,
+    assert_bad_values_concern_their_own_sequence,
+    assert_close_to_float64,
+    assert_padding_is_not_read,
+    assert_repeats_bitwise_and_in_a_graph,
+    case,
+    gradients,
+    logits_of,
+    needs_gpu,
+    step_memory,
+    take_another_row,
+)
 
 import prnn
 from prnn import _C
-from prnn._ops import _handles
 from prnn._ops.duration import duration_options
 from prnn._ops.joint import joint_tdt_options
 
@@ -93,22 +106,8 @@ def test_two_heads_no_bias_lengths_on_the_device_and_another_blank(device):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("filling", [math.nan, math.inf])
 def test_padding_is_not_read(device, dtype, filling):
-    leaves, targets, frames, symbols = tdt_case(device, dtype)
-    frames, symbols = torch.tensor([7, 4, 2]), torch.tensor([4, 2, 1])
-
-    def result():
-        loss = ours_of(leaves, (targets, frames, symbols))
-        return loss, *gradients(loss, leaves)
-
-    wanted = result()
-    assert wanted[0].isfinite()
-    with torch.no_grad():
-        for n in range(3):
-            leaves[0][n, frames[n] :] = filling
-            leaves[1][n, symbols[n] + 1 :] = filling
-            targets[n, symbols[n] :] = 99
-    for one, other in zip(result(), wanted, strict=True):
-        assert torch.equal(one, other)
+    leaves, targets, *_ = tdt_case(device, dtype)
+    assert_padding_is_not_read(ours_of, leaves, targets, filling)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -199,20 +198,6 @@ def test_bad_input(change, error, message):
 # ---- On a GPU alone ----
 
 
-def assert_close_to_float64(leaves, batch, tolerance, block_elements=None, **options):
-    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    ours = ours_of(leaves, batch, reduction="none", block_elements=block_elements, **options)
-    wanted = explicit(exact, batch, reduction="none", **options)
-    assert torch.equal(ours.isfinite(), wanted.isfinite())
-    ours, wanted = (torch.where(x.isfinite(), x, 0) for x in (ours, wanted))
-    torch.testing.assert_close(ours.double(), wanted, rtol=tolerance, atol=0)
-    errors = relative_errors(gradients(ours, leaves), gradients(wanted, exact))
-    assert max(errors) < tolerance, errors
-
-
-TOLERANCES = [(torch.float32, 1e-5), (torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)]
-
-
 @needs_gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(
@@ -222,92 +207,44 @@ TOLERANCES = [(torch.float32, 1e-5), (torch.bfloat16, 1.5e-2), (torch.float16, 2
 def test_types(dtype, tolerance, sizes, options):
     """The duration logits of 253 tokens lie in two blocks of columns."""
     leaves, *batch = tdt_case("cuda", dtype, n=3, t=40, u=12, **sizes)
-    assert_close_to_float64(leaves, batch, tolerance, **options)
+    assert_close_to_float64(ours_of, explicit, leaves, batch, tolerance, **options)
 
 
 @needs_gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 def test_types_without_hopper(dtype, tolerance, monkeypatch):
-    """Another GPU's row: products by cuBLAS. Backward in this thread, for each has a handle of its own."""
-    monkeypatch.setenv("PRNN_GPU_ROW", "A100")
-    monkeypatch.setattr(_handles._handles, "of", {})
     leaves, *batch = tdt_case("cuda", dtype, n=3, t=40, u=12, d=51, v=37)
-    with torch.autograd.set_multithreading_enabled(False):
-        assert_close_to_float64(leaves, batch, tolerance, block_elements=4000)
+    with take_another_row(monkeypatch):
+        assert_close_to_float64(ours_of, explicit, leaves, batch, tolerance, block_elements=4000)
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_bad_lengths_and_symbols_concern_their_own_sequence(dtype):
-    leaves, targets, frames, symbols = tdt_case("cuda", dtype)
-    frames, symbols = torch.tensor([7, 4, 4], device="cuda"), torch.tensor([4, 2, 3], device="cuda")
-    wanted = ours_of(leaves, (targets, frames, symbols), reduction="none")
-    others = torch.tensor([1.0, 0.0, 1.0], dtype=wanted.dtype, device="cuda")
-    wanted_gradients = torch.autograd.grad((wanted * others).sum(), leaves)
-    for name, value in (("frames", 8), ("frames", 0), ("symbols", -1), ("symbols", 5), ("targets", 6), ("targets", 0)):
-        changed = {"frames": frames.clone(), "symbols": symbols.clone(), "targets": targets.clone()}
-        changed[name][(1, 1) if name == "targets" else 1] = value
-        batch = (changed["targets"], changed["frames"], changed["symbols"])
-        ours = ours_of(leaves, batch, reduction="none")
-        assert ours[1].isnan()
-        torch.testing.assert_close(ours[[0, 2]], wanted[[0, 2]], rtol=1e-6, atol=0)
-        ours = torch.autograd.grad(ours, leaves, torch.ones_like(others))
-        assert not ours[0][1].any()
-        assert not ours[1][1].any()
-        for one, other in zip(ours, wanted_gradients, strict=True):
-            torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
+    leaves, targets, *_ = tdt_case("cuda", dtype)
+    gradient = 2e-2, 2e-2 if dtype == torch.bfloat16 else 1e-5
+    assert_bad_values_concern_their_own_sequence(ours_of, leaves, targets, 1e-6, gradient)
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_repeats_bitwise_and_in_a_graph(dtype):
-    leaves, targets, frames, symbols = tdt_case("cuda", dtype, n=3, t=40, u=12, d=64, v=100)
-    batch = targets, frames.cuda(), symbols.cuda()
-
-    def step():
-        loss = ours_of(leaves, batch, block_elements=10000, fastemit_lambda=0.1)
-        return loss, *torch.autograd.grad(loss, leaves)
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        wanted = step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            captured = step()
-        for tensor in captured:
-            tensor.detach().fill_(-1)
-        graph.replay()
-    stream.synchronize()
-    for one, other in zip(captured, wanted, strict=True):
-        assert torch.equal(one, other)
+    assert_repeats_bitwise_and_in_a_graph(ours_of, *tdt_case("cuda", dtype, n=3, t=40, u=12, d=64, v=100))
 
 
 @needs_gpu
 def test_autocast():
     leaves, *batch = tdt_case("cuda", torch.float32, n=3, t=40, u=12, d=64, v=100)
-    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    with torch.autocast("cuda", torch.bfloat16):
-        ours = ours_of(leaves, batch, zero_infinity=True)
-    assert ours.dtype == torch.float32
-    ours = gradients(ours, leaves)
-    assert [x.dtype for x in ours] == [torch.float32] * 4
-    assert max(relative_errors(ours, gradients(explicit(exact, batch, zero_infinity=True), exact))) < 2e-2
+    assert_autocast(ours_of, explicit, leaves, batch, zero_infinity=True)
 
 
 @needs_gpu
 def test_memory_is_bounded_by_the_lattice():
-    """Logits would be 8 x 150 x 41 x 8198: 807 MB."""
+    """Logits would be 8 x 150 x 41 x 8198: 807 MB. Beside the gradients."""
     leaves, *batch = tdt_case("cuda", torch.bfloat16, n=8, t=150, u=40, d=640, v=8194)
     batch[1:] = [torch.full((8,), 150), torch.full((8,), 40)]
-    ours_of(leaves, batch).backward()
-    for leaf in leaves:
-        leaf.grad = None
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated() + sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-    torch.cuda.reset_peak_memory_stats()
-    ours_of(leaves, batch).backward()
-    torch.cuda.synchronize()
-    assert (torch.cuda.max_memory_allocated() - held) / 2**20 < 150
+    own = sum(leaf.numel() * leaf.element_size() for leaf in leaves) / 2**20
+    assert step_memory(ours_of, leaves, batch) - own < 150
 
 
 @needs_gpu

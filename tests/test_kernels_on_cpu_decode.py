@@ -10,7 +10,7 @@ import pytest
 import torch
 from decode_case import DecodeCase, assert_greedy
 from kernels_on_cpu import build
-from kernels_on_cpu.build import Builder
+from kernels_on_cpu.build import Builder, Edit, is_found
 from kernels_on_cpu.decode import search
 from reference.transducer_search import Found
 
@@ -82,6 +82,16 @@ def test_the_plan_that_docs_tell_of(plans: Callable[[str], dict[str, str]]) -> N
 def test_sizes_without_room(plans: Callable[[str], dict[str, str]], name: str, size: int) -> None:
     model = "type=float32 predictor=lstm layers=2 hidden=64 joiner=64 classes=100"
     assert set(plans(model.replace(f"{name}=64", f"{name}={size}")).values()) == {"no room"}
+
+
+@pytest.fixture(scope="module")
+def plain_builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def ordered(plain_builder: Builder) -> pathlib.Path:
+    return plain_builder.run_decode("ordered", order=True)
 
 
 def make_case(dtype: torch.dtype = torch.float32, blank_bias: float = 2.5, **options: Any) -> DecodeCase:
@@ -181,3 +191,36 @@ def test_scores_that_are_no_numbers(program: pathlib.Path, durations: tuple[int,
         expected = case.reference(frames[0], max_symbols=2)
         assert (found.symbols, found.frames) == (expected.symbols, expected.frames)
         assert found.score == expected.score or found.score == pytest.approx(expected.score, abs=1e-2)
+
+
+def unordered(
+    program: pathlib.Path, dtype: torch.dtype, options: dict[str, Any], streams: bool = False
+) -> list[tuple[str, str]]:
+    """Pairs of accesses without an order in a search, of whole utterances or of streams."""
+    case, found = make_case(dtype, **options), []
+    frames, where = case.frames(5, 12), {"multiprocessors": 3, "shared": SHARED[dtype]}
+    state = case.state(5) if streams else None
+    search(program, case, frames, [12, 0, 1, 9, 11], max_symbols=2, state=state, unordered=found, **where)
+    return found
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["", "streams"])
+@pytest.mark.parametrize(("dtype", "options"), MODELS[:7], ids=str)
+def test_accesses_are_ordered(
+    ordered: pathlib.Path, dtype: torch.dtype, options: dict[str, Any], streams: bool
+) -> None:
+    """But for a GRU's states, which are gathered after a word that depends on what they replace: no barrier is there,
+    and dependences of values are not followed."""
+    pairs = unordered(ordered, dtype, options, streams)
+    if options.get("predictor") == "gru":
+        pairs = [pair for pair in pairs if "step_cells<PRNN_GRU>" not in pair[0] or "gather_rows(" not in pair[1]]
+    assert pairs == []
+
+
+def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
+    """Between the states that a block gathers and their products."""
+    before = "      p.timed_out, timed_out);\n"
+    old, new = f"{before}  return __syncthreads_or(timed_out) == 0;\n", f"{before}  return true;\n"
+    edit = Edit("decode/cuda/search_predictor.cuh", old, new)
+    pairs = unordered(plain_builder.run_decode("unordered", (edit,), order=True), *MODELS[0])
+    assert is_found("write *reinterpret_cast<uint2*>(to + row", "read const uint4 states = load_shared(own", pairs)

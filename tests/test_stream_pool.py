@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from reference import transducer as slow
+from tones_model import RATE, tone_recogniser, tones
 
 from prnn.transducer import Encoder, Hypothesis, PhraseBias, RecurrentPredictor, StreamPool, Transducer
 
@@ -104,6 +105,24 @@ def test_all_slots_in_order_are_a_batch() -> None:
     assert [pool.frames(slot) for slot in slots] == [10] * 3
 
 
+def test_threads_share_a_long_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, whichever chunks prnn.nn's layers take."""
+    model = made("lstm")
+    features = torch.randn(1, 300, 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    calls: list[int] = []
+    step = Encoder.step
+    monkeypatch.setattr(
+        Encoder, "step", lambda self, chunk, *rest: calls.append(chunk.shape[1]) or step(self, chunk, *rest)
+    )
+    pool = StreamPool(model, 2)
+    slot = pool.open()
+    parts = [pool.step([slot], chunk)[0] for chunk in features.split([5, 100, 3, 90, 32, 33, 37], dim=1)]
+    parts += pool.finish([slot])
+    assert calls == [100, 90, 33, 37]
+    assert [joined(parts)] == model.greedy_search(features)
+
+
 def test_training_goes_on_beside_a_pool() -> None:
     model = made("lstm").train()
     pool = StreamPool(model, 1)
@@ -149,6 +168,33 @@ def test_chunks_of_one_length_take_the_short_way(stack: int, stride: int, monkey
         for one, other in zip(short, run(), strict=True):
             assert one.dtype == other.dtype
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "own"])
+def test_pools_share_prepared_weights(kind: str) -> None:
+    model = made(kind)
+    bias = PhraseBias([[1, 2], [2, 1, 3]], 2.0, model.joiner.vocab_size)
+    features = torch.randn(1, 20, 4, dtype=model.joiner.output.weight.dtype)
+    pool = StreamPool(model, 2, bias=bias, like=StreamPool(model, 1))
+    slot = pool.open()
+    found = joined(pool.step([slot], features) + pool.finish([slot]))
+    (expected,) = model.greedy_search(features, bias=bias)
+    assert (found.tokens, found.timestamps) == (expected.tokens, expected.timestamps)
+    with pytest.raises(ValueError, match="like is a pool of another model"):
+        StreamPool(made(kind), 1, like=pool)
+
+
+def test_streams_of_a_recogniser_follow_its_weights() -> None:
+    recogniser = tone_recogniser()
+    first = recogniser.stream(RATE)
+    assert first._search._pool._layers is recogniser.stream(RATE)._search._pool._layers  # type: ignore[union-attr]
+    with torch.no_grad():
+        recogniser.model.joiner.output.bias[0] += 1000.0
+    stream = recogniser.stream(RATE)
+    stream.feed(tones("..ab c."))
+    assert stream.finish() == ""
+    first.feed(tones("..ab c."))
+    assert first.finish() == "ab c"
 
 
 def test_bad_arguments() -> None:

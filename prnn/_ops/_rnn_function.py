@@ -8,7 +8,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
-from prnn._ops._call import Call, Gradients, Options, make_ready, pack_weights
+from prnn._ops._call import NO_OPTIONS, Call, Gradients, Options, make_ready, pack_weights
 from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import MODES, Config, layer
 from prnn._ops._operator import _apply_of, apply_at_each_level, is_plain
@@ -55,7 +55,8 @@ class EagerCall(NamedTuple):
         """Output, hy, cy and cells, None for those without elements."""
         packed = weights[0] if self.places is not None else pack_weights(weights, self.call.stack, data[0])
         y, hy, cy, reserve, cells = self.call.forward(self.sequences, data, packed, options)
-        ctx.save_for_backward(*data, y, reserve, *options, *weights)
+        ctx.has_options = has_options = options is not NO_OPTIONS
+        ctx.save_for_backward(*data, y, reserve, *(options if has_options else ()), *weights)
         ctx.has_run, ctx.later_reserve = False, None
         return y, hy, cy, cells
 
@@ -68,7 +69,10 @@ class EagerCall(NamedTuple):
                 is_direct = False
                 if undisturbed and is_batched(gradient):
                     return _call_for_each(self, ctx, gradients, needs)
-        input, hx, cx, output, reserve, reset, zoneout, recurrent, seed, *weights = ctx.saved_tensors
+        input, hx, cx, output, reserve, *weights = ctx.saved_tensors
+        reset = zoneout = recurrent = seed = None
+        if ctx.has_options:
+            reset, zoneout, recurrent, seed, *weights = weights
         call, sequences, data = self.call, self.sequences, (input, hx, cx)
         if call.thread is not this_thread.token:
             config, stack = call.stack.config, call.stack

@@ -69,19 +69,15 @@ def sequences_of_batch_sizes(batch_sizes: Tensor, rows: int) -> Sequences | None
 
 
 def sequences_of_lengths(lengths: Any, steps: int, batch: int) -> Sequences | None:
-    """The sequences of padded data. None for lengths that are wrong, or that take more to look at than a tensor of
-    integers, a list or a tuple: checked_lengths() and sequences_of() take those."""
+    """The sequences of padded data. None for lengths that take more to look at than a tensor of integers, a list or a
+    tuple, or that are wrong: checked_lengths() and sequences_of() take those."""
     if type(lengths) is Tensor:
         if lengths.dtype not in _INTEGERS or lengths.shape != (batch,) or lengths.is_meta:
             return None
-        values = lengths.tolist()
-    elif type(lengths) in (list, tuple) and set(map(type, lengths)) == {int} and len(lengths) == batch:
-        values = lengths
-    else:
-        return None
-    if min(values) < 1 or max(values) > steps:
-        return None
-    return Sequences(values, steps)
+        return Sequences(lengths.tolist(), steps)  # which raises where one is less than 1 or more than steps
+    if type(lengths) in (list, tuple) and set(map(type, lengths)) == {int} and len(lengths) == batch:
+        return Sequences(lengths, steps) if max(lengths) <= steps and min(lengths) > 0 else None
+    return None
 
 
 def pack(sequences: Sequences, padded: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class Recogniser:
         self.features = features
         self.tokenizer = tokenizer
         self.delays = delays
+        self._first_pool: tuple[StreamPool, object] | None = None  # and of which weights it is
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", encoder_class: str | None = None) -> Recogniser:
@@ -130,6 +131,14 @@ class Recogniser:
             )
         return [transcript_of(nbest, self.tokenizer, self.frame_seconds, self.delays) for nbest in lists]
 
+    def _pool(self, max_symbols: int, bias: SymbolBias | None) -> StreamPool:
+        """A pool of one stream. All share the weights that the first one has prepared, while torch's version counters
+        tell of no change."""
+        weights = [(weight.data_ptr(), weight._version) for weight in self.model.parameters()]
+        if self._first_pool is None or self._first_pool[1] != weights:
+            self._first_pool = StreamPool(self.model, 1), weights
+        return StreamPool(self.model, 1, max_symbols, bias, like=self._first_pool[0])
+
     def stream(
         self,
         sample_rate: int,
@@ -165,12 +174,16 @@ class RecogniserStream:
         endpoint: EndpointRules | None = None,
     ) -> None:
         self._recogniser = recogniser
+        self._device = recogniser.device
         self._features = OnlineFeatures(sample_rate, recogniser.features)
         self._beam = beam
         self._endpoint = endpoint
         self._period = max(1, round(_CHECK_SECONDS * 1000 / recogniser.features.frame_shift_ms))
-        search = _BeamStream if beam > 1 else _GreedyStream
-        self._search: _GreedyStream | _BeamStream = search(recogniser.model, beam, max_symbols, bias)
+        self._search: _GreedyStream | _BeamStream
+        if beam == 1:
+            self._search = _GreedyStream(recogniser._pool(max_symbols, bias))
+        else:
+            self._search = _BeamStream(recogniser.model, beam, max_symbols, bias)
         self._frames = 0
         self._certain = Hypothesis([], 0.0, [], [])  # of the utterance: what the state has no more
         self._utterances: list[Transcript] = []
@@ -179,7 +192,8 @@ class RecogniserStream:
     @property
     def text(self) -> str:
         """The text of the utterance so far; a beam may still change it."""
-        return self._recogniser.tokenizer.decode(self._best().tokens).strip()
+        tokens = self._certain.tokens + self._search.nbest(1)[0].tokens
+        return self._recogniser.tokenizer.decode(tokens).strip()
 
     def accept(self, samples: np.ndarray) -> str:
         """Takes the next samples, float32 of shape (samples,), from -1 to 1. Returns `text`. Raises ValueError for
@@ -222,7 +236,7 @@ class RecogniserStream:
             size = len(frames) if self._endpoint is None else self._period - self._frames % self._period
             chunk, frames = frames[:size], frames[size:]
             self._frames += len(chunk)
-            self._certain = _joined(self._certain, self._search.step(chunk[None].to(self._recogniser.device)))
+            self._certain = _joined(self._certain, self._search.step(chunk[None].to(self._device)))
             if self._frames % self._period == 0:
                 self._look_for_endpoints()
 
@@ -286,8 +300,8 @@ class RecogniserStream:
 class _GreedyStream:
     """A stream's greedy search. What a step has found is certain."""
 
-    def __init__(self, model: Transducer, beam: int, max_symbols: int, bias: SymbolBias | None) -> None:
-        self._pool = StreamPool(model, 1, max_symbols, bias)
+    def __init__(self, pool: StreamPool) -> None:
+        self._pool = pool
         self._slot = self._pool.open()
         self._score = 0.0
 

@@ -70,17 +70,19 @@ def fuses_loss(
         ):
             return original(self, encoder_outputs=encoder_outputs, decoder_outputs=decoder_outputs, **rest)
         activation, dropout, output = layers
-        frames = self.project_encoder(encoder_outputs.transpose(1, 2))[:, : int(encoder_lengths.max())]
-        labels = int(transcript_lengths.max())
-        before = self.project_prednet(decoder_outputs.transpose(1, 2))[:, : labels + 1]
+        # Of lengths on the CPU the loss computes real cells alone. NeMo waits for the GPU here, too.
+        lengths, symbols = encoder_lengths.long().cpu(), transcript_lengths.long().cpu()
+        most = int(symbols.max())
+        frames = self.project_encoder(encoder_outputs.transpose(1, 2))[:, : int(lengths.max())]
+        before = self.project_prednet(decoder_outputs.transpose(1, 2))[:, : most + 1]
         loss = costs(
             frames.to(output.weight.dtype),
             before.to(output.weight.dtype),
             output.weight,
             output.bias,
-            transcripts[:, :labels].long(),
-            encoder_lengths.long(),
-            transcript_lengths.long(),
+            transcripts[:, :most].long(),
+            lengths,
+            symbols,
             activation=ACTIVATIONS[type(activation)],
             dropout=dropout if self.training else 0.0,
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from prnn._search import MAX_SYMBOLS
 from prnn.transducer.biasing import SymbolBias, check_bias
@@ -14,12 +14,14 @@ from prnn.transducer.checks import check_features, require_at_least, require_sea
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import Decoder, Hypothesis, found_hypotheses, map_tensors, select_rows
 from prnn.transducer.inference import in_eval_mode
-from prnn.transducer.resident import resident
+from prnn.transducer.resident import Resident, resident
 from prnn.transducer.resident_layers import resident_layers
 from prnn.transducer.stacking import EncoderState
 
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
+
+_LONG = 16  # encoder frames
 
 
 class StreamPool:
@@ -33,13 +35,19 @@ class StreamPool:
         slots: most streams at a time.
         max_symbols: most symbols in one encoder frame.
         bias: phrases to prefer, or a language model.
+        like: a pool of the same model, whose prepared weights this one shares, too; they are not looked at again.
 
     Raises:
         ValueError, TypeError: naming the argument and its value.
     """
 
     def __init__(
-        self, model: Transducer, slots: int, max_symbols: int = MAX_SYMBOLS, bias: SymbolBias | None = None
+        self,
+        model: Transducer,
+        slots: int,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: SymbolBias | None = None,
+        like: StreamPool | None = None,
     ) -> None:
         require_at_least("slots", slots, 1)
         require_at_least("max_symbols", max_symbols, 1)
@@ -50,15 +58,23 @@ class StreamPool:
         self._model = in_eval_mode(model)
         self._device = weight.device
         self._max_symbols = max_symbols
+        if like is not None and like._joiner is not model.joiner:
+            raise ValueError("like is a pool of another model")
+        self._joiner: nn.Module = model.joiner
         parts = self._model.predictor, self._model.joiner
         self._decoder = Decoder.of(*parts, model.blank, model.durations, bias)
         with torch.no_grad():
-            self._resident = resident(self._decoder, trusts_versions=False)
-            self._layers = resident_layers(self._model.encoder)
+            if like is None:
+                self._resident = resident(self._decoder, trusts_versions=False)
+                self._layers = resident_layers(self._model.encoder)
+            else:
+                shared = like._resident
+                self._resident = None if shared is None else Resident(self._decoder, shared.prepared)
+                self._layers = like._layers
             self._new_encoder: Any = self._model.encoder.initial_state(1)
             self._encoder: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots))
-            self._new_search = greedy_begin(self._decoder, 1)
             if self._resident is None:
+                self._new_search = greedy_begin(self._decoder, 1)
                 self._search: Any = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), self._new_search)
             else:
                 self._search = self._resident.new_state(slots)
@@ -167,7 +183,9 @@ class StreamPool:
         """Encodes and searches a chunk, or, without one, what still waits for frames."""
         rows = self._rows(slots)
         encoder: Any = self._model.encoder
-        if self._layers is None:
+        # Each stream is one thread's in the library's layers; in prnn.nn's, threads share a stream that is long.
+        is_long = chunk is not None and chunk.shape[1] > _LONG * encoder.frame_stride
+        if self._layers is None or (is_long and len(slots) < torch.get_num_threads()):
             state = _selected(self._encoder, rows)
             out, counts, after = encoder.finish(state) if chunk is None else encoder.step(chunk, lengths, state)
             _write(self._encoder, rows, after)

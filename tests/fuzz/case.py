@@ -37,6 +37,7 @@ KINDS = (
     Kind("c", "pruned", 2, "c_pruned:run"),
     Kind("c", "layer norm", 2, "c_layer_norm:run"),
     Kind("c", "decode", 2, "c_decode:run"),
+    Kind("c", "streams", 1, "c_streams:run"),
     Kind("c", "starved", 1, "c_starved:run"),
     Kind("python", "layers", 3, "layers:run"),
     Kind("python", "layer options", 3, "options:run"),

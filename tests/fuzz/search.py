@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fuzz.case import Case, Finding
 from fuzz.explore import explore
-from prnn.transducer import Hypothesis, PhraseBias, Transducer
+from prnn.transducer import Hypothesis, PhraseBias, StreamPool, Transducer
 
 FEATURES = 4  # of tiny_model
 
@@ -54,6 +54,10 @@ def configs(draw: st.DrawFn) -> Config:
         "blank_bias": draw(st.sampled_from((0.0, 1.0, -2.0, -1000.0))),
         "dropout": draw(st.sampled_from((0.0, 0.4))),
     }
+    is_stack = model["encoder_cell"] == "lstm" and draw(st.booleans())
+    if is_stack:  # what libprnn's layers of streams serve, with a projection
+        model |= {"encoder_residual": False, "encoder_norm": "none", "encoder_feedforward": 0}
+        model["encoder_projection"] = draw(st.sampled_from((0, 7)))
     model["blank"] = draw(st.integers(0, model["vocab_size"] - 1))
     if draw(st.booleans()):
         durations = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True).filter(any))
@@ -113,6 +117,42 @@ def chunked(config: Config, model: Transducer, features: Tensor, lengths: Tensor
     return lists
 
 
+def pooled(config: Config, model: Transducer, features: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+    """Greedy search in the slots of a pool, which streams take and leave when they begin and end."""
+    limit: dict[str, Any] = {"bias": bias(config)}
+    limit |= {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
+    pool = StreamPool(model, config.beam, **limit)
+    waiting, step = list(range(len(lengths))), 0
+    open_: dict[int, tuple[int, int]] = {}  # slots: the utterance, and how many of its frames were taken
+    results = [Hypothesis([], 0.0, [], []) for _ in lengths]
+
+    def add(row: int, found: Hypothesis) -> None:
+        before = results[row]
+        results[row] = Hypothesis(before.tokens + found.tokens, found.score, before.timestamps + found.timestamps, [])
+
+    while waiting or open_:
+        if waiting and len(open_) < config.beam:
+            open_[pool.open()] = (waiting.pop(), 0)
+        slots = list(open_)
+        sizes = [config.chunks[(step + slot) % len(config.chunks)] for slot in slots]
+        step += 1
+        chunk = torch.full((len(slots), max(sizes), FEATURES), math.nan, dtype=torch.float64)
+        counts = []
+        for place, (slot, size) in enumerate(zip(slots, sizes, strict=True)):
+            row, at = open_[slot]
+            count = min(size, int(lengths[row]) - at)
+            chunk[place, :count] = features[row, at : at + count]
+            open_[slot] = row, at + count
+            counts.append(count)
+        for slot, found in zip(slots, pool.step(slots, chunk, torch.tensor(counts)), strict=True):
+            add(open_[slot][0], found)
+        ended = [slot for slot in slots if open_[slot][1] == int(lengths[open_[slot][0]])]
+        for slot, found in zip(ended, pool.finish(ended) if ended else [], strict=True):
+            add(open_.pop(slot)[0], found)
+            pool.close(slot)
+    return [[found] for found in results]
+
+
 def require_same(what: str, found: list[Hypothesis], expected: list[Hypothesis]) -> None:
     texts = [[(h.tokens, h.timestamps) for h in lists] for lists in (found, expected)]
     scores = [[h.score for h in lists] for lists in (found, expected)]
@@ -136,6 +176,8 @@ def check(config: Config) -> None:
         raise Finding("a search changed the mode of the model")
     for row, found in enumerate(chunked(config, model, features, lengths)):
         require_same(f"the stream of utterance {row}", found, batch[row])
+    for row, found in enumerate(pooled(config, model, features, lengths) if config.method == "greedy" else []):
+        require_same(f"utterance {row} in a pool", found, batch[row])
     for row, length in enumerate(config.lengths):
         (alone,) = whole(config, model, features[row : row + 1, :length], None)
         require_same(f"utterance {row} alone", alone, batch[row])
@@ -143,7 +185,9 @@ def check(config: Config) -> None:
         return
     model.eval()
     for row, length in enumerate(config.lengths):
-        frames = slow.encode(model, features[row, :length]) if length else features.new_zeros(0, 12)
+        frames = (
+            slow.encode(model, features[row, :length]) if length else features.new_zeros(0, model.encoder.output_dim)
+        )
         if config.method == "greedy":
             expected = [slow.greedy(model, frames, config.max_symbols)]
         elif len(frames) * config.beam > 20 or config.model["blank_bias"] < -100:

@@ -120,16 +120,16 @@ class Builder:
         """A program with the kernels of a loss: run_<loss>.cc."""
         return self._program(f"run_{loss}", name, set(), edits)
 
-    def run_decode(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+    def run_decode(self, name: str, edits: tuple[Edit, ...] = (), *, order: bool = False) -> pathlib.Path:
         """A program with the kernels of the transducer search."""
-        return self._program("run_decode", name, set(), edits)
+        return self._program("run_decode", name, set(), edits, order=order)
 
     def decode_plan(self) -> pathlib.Path:
         """A program that checks plans of the transducer search: decode_plan.cc."""
-        sources = [HERE / "decode_plan.cc", ROOT / "src/decode/cuda/search_plan.cc"]
-        objects = [self._compile(source, "-O0", ROOT / "src") for source in sources]
+        sources = [HERE / "decode_plan.cc", ROOT / "src/decode/cuda/search_plan.cc", ROOT / "src/core/gpu_table.cc"]
+        objects = [self._compile_once(source, "-O0") for source in sources]
         target = self.folder / "decode_plan"
-        subprocess.run(["g++", *self.options, self.objects[0], *objects, "-o", target], check=True)
+        subprocess.run(["g++", *self.options, *objects, "-o", target], check=True)
         return target
 
     def _program(
@@ -146,8 +146,11 @@ class Builder:
         chosen = [kernel for kernel in names if names[kernel] in kernels]
         (folder / "launchers.inc").write_text(kernel_instances.launchers_text(chosen))
         options = ORDER if order else ()
-        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=options)]
         followed = (*options, "-fsanitize=thread", "-g1") if order else ()
+        own = options
+        if program == "run_decode" and order:  # its kernels are in the same file, and take decisions by values
+            own = (*followed, "-DPRNN_ORDER_MULTIPLIES")
+        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=own)]
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"
             objects.append(self._compile(source, "-O1", folder, folder / "src", more=followed))
@@ -182,8 +185,14 @@ def find_unordered(program: pathlib.Path, **options: object) -> list[tuple[str, 
     make it, "FILE:LINE CODE", from the inmost one, separated by " < "."""
     words = [f"{name}={value}" for name, value in options.items()]
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=300)
-    pairs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("unordered ")]
+    pairs = unordered_in(program, done.stdout)
     assert done.returncode == 0 or pairs, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return pairs
+
+
+def unordered_in(program: pathlib.Path, printed: str) -> list[tuple[str, str]]:
+    """The same in what a program has printed."""
+    pairs = [line.split()[1:] for line in printed.splitlines() if line.startswith("unordered ")]
     lines = {address: _kernel_lines(program, address) for pair in pairs for address in pair[1::2]}
     return sorted({(f"{before} {lines[first]}", f"{now} {lines[last]}") for before, first, now, last in pairs})
 

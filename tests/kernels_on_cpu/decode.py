@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from decode_case import DecodeCase, Options
+from kernels_on_cpu.build import unordered_in
 from reference.transducer_search import Found
 from torch import Tensor
 
@@ -30,9 +31,11 @@ def search(
     state: dict[str, Tensor] | None = None,
     bias: tuple[Tensor, Tensor] | None = None,
     slots: list[int] | None = None,
+    unordered: list[tuple[str, str]] | None = None,
     **options: Any,
 ) -> list[Found]:
-    """What run_decode finds; the state is written. `options`: the program's."""
+    """What run_decode finds; the state is written. `options`: the program's. `unordered`: takes what find_unordered()
+    gives, of a program that follows the order of accesses."""
     batch, count, _ = frames.shape
     room = (batch, count * max_symbols)
     out = {name: torch.full(room, -9, dtype=torch.int32) for name in ("symbols", "frames", "durations")}
@@ -53,6 +56,8 @@ def search(
         words = [f"{name}={value}" for name, value in options.items()]
         done = subprocess.run([program, *words, given, found], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        if unordered is not None:
+            unordered += unordered_in(program, done.stdout)
         data, at = found.read_bytes(), 0
     for tensor in written:
         (size,) = struct.unpack_from("<q", data, at)

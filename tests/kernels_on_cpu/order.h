@@ -18,6 +18,14 @@ enum class Kind { kArray, kExchange, kWords };
 // Whether words of kWords that are polled order what their stores depend on.
 inline bool words_order = true;
 
+// Whether mma.sync multiplies, and so reads its operands: not where the order of accesses is followed and nothing
+// depends on values.
+#if defined(PRNN_ORDER) && !defined(PRNN_ORDER_MULTIPLIES)
+constexpr bool kMultiplies = false;
+#else
+constexpr bool kMultiplies = true;
+#endif
+
 #ifdef PRNN_ORDER
 
 // Of functions whose accesses have the address, and so the line, of the kernel that calls them. The compiler has no

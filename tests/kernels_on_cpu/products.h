@@ -73,7 +73,7 @@ inline float truncated(double value) {
 template <class T>
 void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                    uint32_t b0, uint32_t b1) {
-  if (order::kOn) return;  // the values have no effect on the order
+  if (!order::kMultiplies) return;  // the values have no effect on the order
   struct Words {
     uint32_t a[2][2], b[2];  // [of k][row + 8]
   };

@@ -122,6 +122,9 @@ int run(int multiprocessors, int shared_bytes, const char* call_name, const char
   Array workspace = Array::of_bytes(exchange_size.size(), 0);
   Arena exchange(workspace.data());
   cut_exchange(plan, batch, exchange, params);
+  order::follow(workspace.data(), workspace.bytes(), order::Kind::kExchange);
+  for (size_t i = first_written; i < file.arrays.size(); ++i)  // states and outputs
+    order::follow(file.arrays[i].data(), file.arrays[i].bytes(), order::Kind::kArray);
   int timed_out = 0;
   params.timed_out = &timed_out;
   const cudaError_t error =
