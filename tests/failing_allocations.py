@@ -15,6 +15,7 @@ import loss_case
 import torch
 from reference import rnn as reference
 from rnn_case import RnnCase, dropout_descriptor
+from test_prepared_calls import RUNS, Prepared
 
 fail_allocation = ctypes.CDLL(None).fail_allocation
 fail_allocation.argtypes = [ctypes.c_long, ctypes.c_int]
@@ -71,6 +72,29 @@ def check_layers() -> None:
 
         for name in ("RNNForwardInference", "RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
             each_allocation_fails(f"{name} {kind}", lambda name=name, case=case: case.call(name), outputs)
+
+
+def check_prepared_calls() -> None:
+    for kind, case in layers():
+        sizes, made, rows = capi.ints(case.batch_sizes), ctypes.c_void_p(), len(case.batch_sizes)
+        prepare = {"handle": case.handle.pointer, "rnnDesc": case.rnn.pointer, "mode": 1, "inputSize": case.stack.input}
+        prepare |= {"seqLength": rows, "batchSizes": sizes, "call": ctypes.byref(made)}
+        each_allocation_fails(f"PrepareRNN {kind}", lambda prepare=prepare: capi.call("PrepareRNN", **prepare), list)
+        prepared = Prepared(case)
+
+        def outputs(case: RnnCase = case, prepared: Prepared = prepared) -> list[bytes]:
+            names = ("y", "hy", "cy", "dx", "dhx", "dcx", "dw")
+            return bytes_of(*(case.data[name] for name in names), prepared.reserve, case.states, prepared.info)
+
+        info = {"call": prepared.call, "info": ctypes.byref(prepared.info)}
+        each_allocation_fails(f"GetRNNCallInfo {kind}", lambda info=info: capi.call("GetRNNCallInfo", **info), outputs)
+        for name in RUNS:
+            each_allocation_fails(f"{name} {kind}", lambda name=name, prepared=prepared: prepared.run(name), outputs)
+        fail_allocation(0, 0)
+        status = capi.call("DestroyRNNCall", call=made)
+        fail_allocation(-1, 1)
+        assert status == capi.SUCCESS
+        called.add("DestroyRNNCall")
 
 
 def check_around_layers() -> None:
@@ -353,7 +377,7 @@ if __name__ == "__main__":
     torch.set_num_threads(2)
     parts = {"layers": check_layers, "around": check_around_layers, "objects": check_objects, "losses": check_losses}
     parts |= {"layer_norm": check_layer_norm, "search": check_search, "streams": check_stream_layers}
-    parts |= {"copies": check_copies}
+    parts |= {"copies": check_copies, "prepared": check_prepared_calls}
     for name in sys.argv[1:]:
         parts[name]()
     print("called:", *sorted(called))

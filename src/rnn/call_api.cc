@@ -125,14 +125,15 @@ extern "C" prnnStatus_t prnnDestroyRNNCall(prnnRNNCall_t call) { return destroy_
 
 extern "C" prnnStatus_t prnnGetRNNCallInfo(prnnRNNCall_t call, prnnRNNCallInfo_t* info) {
   return run_call(call, info, "info", [&] {
-    *info = {};
-    info->backend = call->plan.backend->kind();
-    info->workspaceSize = call->plan.workspace;
-    info->reserveSize = call->plan.reserve;
-    info->retainedReserveSize = call->plan.retained_reserve;
-    info->weightsSize = static_cast<size_t>(rnn_params_count(call->problem)) * type_size(call->problem.type);
-    info->rows = static_cast<size_t>(call->problem.rows);
-    info->plan = query_rnn(call->handle, call->rnn, call->problem);
+    prnnRNNCallInfo_t found{};
+    found.backend = call->plan.backend->kind();
+    found.workspaceSize = call->plan.workspace;
+    found.reserveSize = call->plan.reserve;
+    found.retainedReserveSize = call->plan.retained_reserve;
+    found.weightsSize = static_cast<size_t>(rnn_params_count(call->problem)) * type_size(call->problem.type);
+    found.rows = static_cast<size_t>(call->problem.rows);
+    found.plan = query_rnn(call->handle, call->rnn, call->problem);
+    *info = found;
   });
 }
 
