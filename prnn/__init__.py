@@ -34,20 +34,28 @@ if needs_torch():
     )
     from prnn.transducer import Hypothesis, Transducer, TransducerConfig, transducer_search
 elif not TYPE_CHECKING:
+    import importlib
+    import sys
+    import types
 
-    def __getattr__(name):
-        """Brings torch and all that needs it, at the first use after `import prnn.jax`."""
-        import importlib
-        import sys
+    class _Package(types.ModuleType):
+        """This package where torch comes at the first use of what needs it, after `import prnn.jax`."""
 
-        if name == "nn":  # which modules of this package import
-            return importlib.import_module("prnn.nn")
-        if name in __all__:
-            importlib.reload(sys.modules[__name__])
-            if name in globals():
-                return globals()[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        def __getattr__(self, name):
+            if name == "nn":  # which modules of this package import
+                return importlib.import_module("prnn.nn")
+            if name in __all__:
+                importlib.reload(self)
+                if name in vars(self):
+                    return vars(self)[name]
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name in ("convert", "explain") and isinstance(value, types.ModuleType):
+                importlib.reload(self)  # its function of that name takes the module's place
+
+    sys.modules[__name__].__class__ = _Package
 
 from prnn._C import __version__
 

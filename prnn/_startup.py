@@ -48,7 +48,7 @@ def needs_torch() -> bool:
     argv = getattr(sys, "argv", [])
     if not is_computing(argv, sys.orig_argv):
         return False
-    if _is_imported_for("prnn.jax"):
+    if "torch" not in sys.modules and _is_imported_for("prnn.jax"):
         return False
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= limit < _LEAST_ADDRESS_SPACE and _command_line(argv, sys.orig_argv) is not None:

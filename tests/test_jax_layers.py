@@ -388,6 +388,15 @@ def test_a_build_without_jaxlib_says_so(tmp_path: pathlib.Path) -> None:
         _library._register(tmp_path / "libprnn_jax.so")
 
 
+def test_handlers_newer_than_jaxlib_are_refused(tmp_path: pathlib.Path) -> None:
+    header = tmp_path / "xla/ffi/api/c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 1\n")
+    _library._check_version(1, tmp_path)
+    with pytest.raises(ImportError, match=r"newer jaxlib \(XLA FFI 0.3\) than the installed one \(0.1\)"):
+        _library._check_version(3, tmp_path)
+
+
 def test_imports() -> None:
     program = """
 import sys, prnn.jax
@@ -395,8 +404,17 @@ assert "torch" not in sys.modules
 import prnn
 assert prnn.__version__ and not hasattr(prnn, "lstm") and "torch" not in sys.modules
 print(prnn.nn.LSTM(3, 4), prnn.CTCLoss())
+from prnn.explain import Explanation
 from prnn import Transducer
+assert callable(prnn.convert) and callable(prnn.explain)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "prnn.nn.LSTM(3, 4) CTCLoss(blank=0, reduction='mean')\n", done.stderr
+    program = """
+import prnn.jax
+from prnn.explain import Explanation
+from prnn.convert import convert_back
+assert callable(prnn.convert) and callable(prnn.explain)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
     subprocess.run([sys.executable, "-c", "import sys, prnn; assert 'jax' not in sys.modules"], check=True)

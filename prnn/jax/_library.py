@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import pathlib
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,10 +27,21 @@ def _register(path: pathlib.Path) -> None:
             "again with jax=on (docs/jax.md)"
         )
     library = ctypes.CDLL(str(path))
+    _check_version(library.prnnJaxFfiMinor(), pathlib.Path(jax.ffi.include_dir()))
     platforms = {"cpu": "Cpu"} | ({} if _C.BUILT_FOR == "CPU" else {"CUDA": "Cuda"})
     for name in _HANDLERS:
         for platform, suffix in platforms.items():
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name + suffix)), platform=platform)
+
+
+def _check_version(minor: int, headers: pathlib.Path) -> None:
+    """Refuses handlers newer than the jaxlib with these headers: registered, they would leave it no backend."""
+    found = re.search(r"#define XLA_FFI_API_MINOR (\d+)", (headers / "xla/ffi/api/c_api.h").read_text())
+    if found and minor > int(found[1]):
+        raise ImportError(
+            f"this prnn was built with the headers of a newer jaxlib (XLA FFI 0.{minor}) than the installed one "
+            f"(0.{found[1]}): install a newer jaxlib, or build prnn again beside this one (docs/jax.md)"
+        )
 
 
 _register(pathlib.Path(__file__).parent.parent / "lib" / "libprnn_jax.so")

@@ -64,3 +64,7 @@ prnnDataType_t type_of(const Array& array) {
 }
 
 }  // namespace prnn_jax
+
+// The minor version of XLA's FFI whose headers the handlers were built with. A jaxlib with an older one refuses them,
+// and with them its whole backend.
+extern "C" PRNN_API int prnnJaxFfiMinor() { return XLA_FFI_API_MINOR; }
