@@ -224,8 +224,10 @@ class Layers(Client):
             )
             if space in arguments:
                 needed = arguments[size]
-                if space == "workspace" and name != "RNNForwardInference":  # which may need more
+                if space == "workspace" and name != "RNNForwardInference":  # may need more
                     needed = problem.temp_space_sizes(xDesc=problem.x_desc.data_ptr())[1]
+                elif name == "RNNForwardTraining":  # takes the least reserve space, too
+                    needed = problem.temp_space_sizes(xDesc=problem.x_desc.data_ptr())[2]
                 change = random.choice(({space: None}, {size: random.choice((0, 1, needed - 1))}))
                 must = arguments[size] > 0 and (name != "RNNForwardInference" or change.get(size) == 0)
                 return change, True if must else None
