@@ -1,9 +1,13 @@
-"""Keras's LSTM and GRU with prnn's kernels in the place of the loop, on Keras's JAX backend."""
+"""Keras's LSTM and GRU with prnn's kernels in the place of the loop, on Keras's JAX backend, which this module chooses
+where neither KERAS_BACKEND nor an import of keras has chosen one before."""
 
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 
 from prnn.jax import layers
