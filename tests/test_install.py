@@ -1,5 +1,6 @@
 """pip installs what SCons builds: from the source distribution, as a copy and editable, into fresh environments."""
 
+import os
 import pathlib
 import subprocess
 import sysconfig
@@ -29,7 +30,10 @@ def run(*command: object, cwd: pathlib.Path) -> str:
 
 
 def pip_install(python: pathlib.Path, source: pathlib.Path, *options: str) -> None:
-    settings = "--config-settings=cuda=off", f"--config-settings=cache={ROOT / 'build/cache'}"
+    settings = (
+        "--config-settings=cuda=off",
+        f"--config-settings=cache={ROOT / os.environ.get('PRNN_CACHE', 'build/cache')}",
+    )
     options += ("--no-deps", "--no-build-isolation", *settings)
     run(python, "-m", "pip", "install", "--quiet", *options, cwd=source)
 

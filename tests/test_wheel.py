@@ -17,7 +17,7 @@ import pep517  # noqa: E402
 import python_builds  # noqa: E402
 
 BUILD = ROOT / "site_scons/portable_wheel.py"
-SETTINGS = ["cuda=off", f"cache={ROOT / 'build/cache'}"]
+SETTINGS = ["cuda=off", f"cache={ROOT / os.environ.get('PRNN_CACHE', 'build/cache')}"]
 
 pytestmark = pytest.mark.xdist_group("install")  # one source tree for all
 
