@@ -11,7 +11,7 @@ from prnn._layer_arguments import checked_lengths
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
 from prnn._ops._sequences import sequences_of, unpack
-from prnn._ops._torch_private import assert_async, functorch_transform
+from prnn._ops._torch_private import assert_async, in_functorch
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
 __all__ = ["Masks", "lengths_on_device", "masks_of", "run_layer", "run_layers", "run_with_resets"]
@@ -82,8 +82,7 @@ def run_layer(
     arrays: list[Tensor | None] = [x, *states, recurrent, *norm, *masks, lengths]
     arrays = [None if array is None else array.contiguous() for array in arrays]
     # Under vmap a tensor does not say whether a transform around it wants its gradient.
-    in_transform = functorch_transform() is not None
-    wanted = in_transform or any(array is not None and array.requires_grad for array in arrays)
+    wanted = in_functorch() or any(array is not None and array.requires_grad for array in arrays)
     keep = torch.is_grad_enabled() and wanted
     y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(zoneout), keep)
     return y, cy

@@ -25,7 +25,7 @@ from prnn._layer_arguments import check_flag, check_heads, check_layout, check_p
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._ops import _flops  # noqa: F401  # which registers the operators' formulas
 from prnn._ops._layer import BACKENDS
-from prnn._ops._torch_private import functorch_transform, is_undisturbed
+from prnn._ops._torch_private import in_functorch, is_undisturbed
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_masks
 
@@ -147,7 +147,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         writes to parameters where they are, and with assign=True makes them those that it is given. Parameters that are
         not plain (shared between two names or with other processes, parametrised, on the meta device) stay as they are,
         and so do all inside of a transform of torch.func; each call then copies them."""
-        if self._is_flattened() or functorch_transform() is not None:
+        if self._is_flattened() or in_functorch():
             return
         parameters = [self._parameters.get(name) for name in self._packed_names]
         plain = [p for p in parameters if type(p) is Parameter and type(p.data) is Tensor]

@@ -19,7 +19,7 @@ from prnn._ops._torch_private import (
     below_autograd,
     enable_single_level_autograd_function,
     forward_mode_is_on,
-    functorch_transform,
+    in_functorch,
     is_batched,
     is_undisturbed,
     set_backward,
@@ -244,7 +244,7 @@ def apply_at_each_level(function: type[SingleLevelFunction]) -> Callable[..., An
     apply_in_transform = _apply_of(type(function.__name__, (function,), {"forward": staticmethod(forward)}))
 
     def call(*arguments: Any) -> Any:
-        if functorch_transform() is None:
+        if not in_functorch():
             return apply(*arguments)
         with enable_single_level_autograd_function():
             return apply_in_transform(*arguments)

@@ -27,7 +27,7 @@ __all__ = [
     "enable_single_level_autograd_function",
     "forward_mode_is_on",
     "fp32_precision",
-    "functorch_transform",
+    "in_functorch",
     "is_batched",
     "is_undisturbed",
     "remove_batch_dim",
@@ -40,7 +40,7 @@ __all__ = [
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 
 # What looks at a call besides its caller: dispatch modes (fake tensors), transforms of torch.func, torch.jit.trace.
-functorch_transform: Any = torch._C._functorch.peek_interpreter_stack  # None: no transform
+in_functorch: Any = torch._C._are_functorch_transforms_active  # which torch.compile knows, from torch 2.6 on
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 _jit_trace: Any = torch._C._get_tracing_state
 _is_compiling = torch.compiler.is_compiling
@@ -52,7 +52,7 @@ def is_undisturbed() -> bool:
     return not (
         _is_compiling()
         or _dispatch_modes()
-        or functorch_transform() is not None
+        or in_functorch()
         or forward_ad._current_level >= 0
         or _jit_trace() is not None
     )

@@ -47,7 +47,7 @@ from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._operator import apply_at_each_level, keep_layouts, refuse_onnx, second_derivatives
 from prnn._ops._rnn_function import OperatorCall, apply_operator, refuse_forward_mode
 from prnn._ops._sequences import sequences_of
-from prnn._ops._torch_private import below_autograd, forward_mode_is_on, functorch_transform
+from prnn._ops._torch_private import below_autograd, forward_mode_is_on, in_functorch
 from prnn._ops._vmap import register_vmap
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
@@ -383,9 +383,7 @@ def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
 
 def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
     """The configuration of a call that has a gradient, with the number of its lowest layers that have none."""
-    if (
-        config.num_layers == 1 or weights[0].requires_grad or functorch_transform() is not None
-    ):  # which has gradients at other levels
+    if config.num_layers == 1 or weights[0].requires_grad or in_functorch():  # which has gradients at other levels
         return config
     if any(tensor is not None and tensor.requires_grad for tensor in data):
         return config
@@ -423,7 +421,7 @@ def call(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The operator's results without its reserve space: (output, hy, cy, cells)."""
     run = rnn
-    if not input.is_meta and torch.is_autocast_enabled(input.device.type) and functorch_transform() is not None:
+    if not input.is_meta and torch.is_autocast_enabled(input.device.type) and in_functorch():
         # The dispatcher comes to the transforms, which must see what is cast, before it comes to autocast.
         run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, rnn)
     sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
