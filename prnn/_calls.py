@@ -58,7 +58,7 @@ class ModuleCalls:
         self.state_shapes = [(states, config.proj_size or config.hidden_size), (states, config.hidden_size)] * 2
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
-        # Of each of the packed weights: its layer.
+        # The layer of each of the packed weights.
         self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
         self.weights, self.places, self.own, self.torchs = list(weights), None, None, None
         parameters = own_parameters(module)
@@ -282,7 +282,7 @@ class ModuleCalls:
             keeps_reserve = True
             if self.is_cpu:  # no backward pass will want the reserve space
                 frozen = config.num_layers - config.return_cells
-        # What serves a call depends on these, and the library's objects are a thread's.
+        # The key of the prepared calls: backends depend on it, and the library's objects belong to a thread.
         if sequences is None:
             steps, batch = input.shape[:2]
             last = batch

@@ -1,4 +1,4 @@
-"""What calls with resets, masks, heads or dropout compute around the operator, eager or traced."""
+"""Computations around the operator for calls with resets, masks, heads or dropout, eager or traced."""
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 

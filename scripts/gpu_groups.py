@@ -1,5 +1,5 @@
-"""What scripts/gpu_check runs: groups of tests, sanitizers and benchmarks, each with a limit of time, the ones that a
-change breaks most easily first.
+"""The checks of scripts/gpu_check: groups of tests, sanitizers and benchmarks, each with a limit of time, first those
+that a change breaks most easily.
 
     scripts/gpu_check [--seconds N] [--logs FOLDER] [--no-build] [GROUP[=SECONDS] ...]
     scripts/gpu_check --list

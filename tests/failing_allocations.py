@@ -274,7 +274,7 @@ def check_losses() -> None:
 
 
 def check_search() -> None:
-    """Of more utterances than one thread takes."""
+    """A search of more utterances than one thread takes."""
     batch, frames, most = 20, 6, 3
     for predictor, layers, durations in (("lstm", 2, (0, 1, 2)), ("stateless", 1, ())):
         case = decode_case.DecodeCase(predictor, torch.float32, layers, durations)
@@ -313,7 +313,7 @@ def check_search() -> None:
 
 
 def check_stream_layers() -> None:
-    """Of more streams than one thread takes."""
+    """A call of more streams than one thread takes."""
     batch, frames, hidden = 20, 5, 24
     handle, size = capi.cpu_handle(), ctypes.c_size_t()
     layers = decode_case.Layers(capi.FLOAT, 2, 2, hidden, hidden, 0)

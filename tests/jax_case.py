@@ -1,4 +1,4 @@
-"""What the tests of prnn.jax share. Imported before jax, of which each process has two CPU devices then."""
+"""Helpers of the tests of prnn.jax. Imported before jax, which then has two CPU devices in each process."""
 
 import os
 from collections.abc import Iterator

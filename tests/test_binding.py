@@ -167,7 +167,7 @@ def test_other_threads_run_during_a_call() -> None:
     arguments = [x.data_ptr(), 0, 0, w.data_ptr(), y.data_ptr(), 0, 0, workspace.data_ptr(), workspace.numel(), 0, 0]
 
     def longest_pause() -> float:
-        """Of this thread, as a share of another one's call."""
+        """The time of this thread, as a share of another one's call."""
         thread = threading.Thread(target=lambda: rnn.forward(handle, sizes, *arguments))
         start = last = time.perf_counter()
         longest = 0.0

@@ -58,7 +58,7 @@ def plans(builder: Builder) -> Callable[[str], dict[str, str]]:
     program = builder.decode_plan()
 
     def found(model: str) -> dict[str, str]:
-        """What the search does on each GPU, by its name."""
+        """The plan of the search on each GPU, by its name."""
         done = subprocess.run([program, *model.split()], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{model}: {done.stdout}{done.stderr}"
         return dict(line.split(": ") for line in done.stdout.splitlines())

@@ -34,7 +34,7 @@ PAGES = [
 
 
 def write_files(folder: Path) -> None:
-    """What the programs read: models, recordings, a table, phrases."""
+    """The files that the programs read: models, recordings, a table, phrases."""
     save(tone_recogniser(), folder / "model.ckpt")
     (folder / "my-model").mkdir()
     save(tone_recogniser(), folder / "my-model" / "model.ckpt")

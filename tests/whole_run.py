@@ -36,7 +36,7 @@ def file_of(nodeid: str) -> str:
 
 
 def unit_of(nodeid: str) -> str:
-    """What one worker runs in one go: a file, a group ("@group" ends the name), or a test."""
+    """The unit that one worker runs in one go: a file, a group ("@group" ends the name), or a test."""
     if "@" in nodeid.rpartition("]")[2]:
         return nodeid.rpartition("@")[2]
     file = file_of(nodeid)
@@ -44,7 +44,7 @@ def unit_of(nodeid: str) -> str:
 
 
 class Weights:
-    """Of tests: the seconds of their file, in equal parts."""
+    """The seconds of tests: those of their file, in equal parts."""
 
     def __init__(self, nodeids: Iterable[str]) -> None:
         self.counts = collections.Counter(map(file_of, nodeids))

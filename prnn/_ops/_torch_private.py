@@ -39,7 +39,7 @@ __all__ = [
 # Operators below autograd: an operator's derivative calls the operator itself.
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 
-# What looks at a call besides its caller: dispatch modes (fake tensors), transforms of torch.func, torch.jit.trace.
+# Observers of a call besides its caller: dispatch modes (fake tensors), transforms of torch.func, torch.jit.trace.
 in_functorch: Any = torch._C._are_functorch_transforms_active  # which torch.compile knows, from torch 2.6 on
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 _jit_trace: Any = torch._C._get_tracing_state

@@ -323,7 +323,7 @@ class _GreedyStream:
         return found
 
     def nbest(self, count: int) -> list[Hypothesis]:
-        """What may still change of the utterance: one hypothesis, without symbols."""
+        """The part of the utterance that may still change: one hypothesis, without symbols."""
         return [Hypothesis([], self._score, [], [])]
 
     def take_best(self) -> Hypothesis:

@@ -62,7 +62,7 @@ class DelayMeter:
                 counts[min(max(frame * self._stride - bound, _EARLIEST), _LATEST) - _EARLIEST] += 1
 
     def taken(self, device: torch.device) -> Tensor:
-        """What was counted, to be summed over processes; counting begins anew."""
+        """The counts, to be summed over processes; counting begins anew."""
         counts, self._counts = self._counts, np.zeros_like(self._counts)
         return torch.from_numpy(counts).flatten().to(device)
 

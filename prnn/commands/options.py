@@ -55,7 +55,7 @@ def check_search(arguments: argparse.Namespace) -> None:
 
 
 def search_bias(arguments: argparse.Namespace, recogniser: Recogniser) -> SymbolBias | None:
-    """What the options of `add_search` prefer: phrases, or a language model."""
+    """The phrases or the language model that the options of `add_search` name."""
     from prnn.asr.language_model import read_language_model
     from prnn.asr.phrases import read_phrases
 

@@ -70,7 +70,7 @@ def fuses_loss(
         ):
             return original(self, encoder_outputs=encoder_outputs, decoder_outputs=decoder_outputs, **rest)
         activation, dropout, output = layers
-        # Of lengths on the CPU the loss computes real cells alone. NeMo waits for the GPU here, too.
+        # With lengths on the CPU the loss computes real cells alone. NeMo waits for the GPU here, too.
         lengths, symbols = encoder_lengths.long().cpu(), transcript_lengths.long().cpu()
         most = int(symbols.max())
         frames = self.project_encoder(encoder_outputs.transpose(1, 2))[:, : int(lengths.max())]

@@ -29,7 +29,7 @@ class Layers(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What prnn.transducer_search takes. Its frames are projected already."""
+    """The model as prnn.transducer_search takes it. Its frames are projected already."""
 
     predictor: RecurrentPredictor
     joiner: Joiner

@@ -131,7 +131,7 @@ def _varying(array: Any) -> frozenset[Any]:
 
 
 def _marks_of(array: Any) -> dict[str, Any]:
-    """What jax.ShapeDtypeStruct takes for a result that varies as the array does: its name is jax's version's."""
+    """The argument of jax.ShapeDtypeStruct for a result that varies as the array does: its name is jax's version's."""
     if not _varying(array):
         return {}
     kind = jax.typeof(array)
@@ -143,7 +143,7 @@ def _marks_of(array: Any) -> dict[str, Any]:
 
 @functools.cache
 def nothing(dtype: Any) -> np.ndarray[Any, Any]:
-    """What stands for an array that is not there."""
+    """The placeholder of an array that is not given."""
     return np.zeros(0, dtype)
 
 

@@ -65,7 +65,7 @@ class Stack:
 
 
 class Arrays(NamedTuple):
-    """What a call reads. All but weights and x may be None.
+    """The arrays that a call reads. All but weights and x may be None.
 
     weights: packed, as persistent_rnn.h has them.  x: (T, N, I).  hx, reset_hx: (L D, N, P).  cx, reset_cx: (L D, N,
     H).  reset: bool (T, N).  recurrent_mask: (L D, N, H).  zoneout_mask: bool (T, N, L D, H)."""

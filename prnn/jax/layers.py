@@ -13,8 +13,8 @@ from prnn.jax import _library
 from prnn.jax._stack import GATES, Arrays, Outputs, Stack, run
 
 Array = jax.Array
-# Of one layer and direction: weight_ih (G H, I), weight_hh (G H, P), and, where it has them, bias_ih and bias_hh (G H,)
-# and weight_hr (P, H).
+# Weights of one layer and direction: weight_ih (G H, I), weight_hh (G H, P), and, where it has them, bias_ih and
+# bias_hh (G H,) and weight_hr (P, H).
 LayerParams = Mapping[str, Any]
 
 
@@ -377,7 +377,7 @@ def _last(values: Array, is_last: Array, initial: Array | None, lengths: Array, 
 
 
 def _reversed(arrays: Arrays, backwards: Array) -> Arrays:
-    """What gives the reverse direction's outputs, from each sequence's end to its begin, in the forward direction."""
+    """Arrays reordered from each sequence's end to its begin, for the reverse direction in a forward call."""
     reset, zoneout_mask = arrays.reset, arrays.zoneout_mask
     if reset is not None:  # which stands at the timestep that no state goes from, and is wanted at the one after
         reset = jnp.take_along_axis(reset, backwards, 0)

@@ -363,7 +363,7 @@ def _by_sequence(loss: Callable[..., Array], arrays: Any, integers: Any, activat
     @jax.checkpoint
     def cost(weight: Array, bias: Array | None, given: Any) -> Array:
         encoder, predictor, *rest = given
-        # What padding holds, a NaN maybe, must not reach a product with a gradient of zero.
+        # The values of padding, perhaps NaN, must not reach a product with a gradient of zero.
         encoder = jnp.where((jnp.arange(encoder.shape[0]) < rest[1])[:, None], encoder, 0)
         predictor = jnp.where((jnp.arange(predictor.shape[0]) <= rest[2])[:, None], predictor, 0)
         logits = act(encoder[:, None] + predictor[None]) @ weight.T

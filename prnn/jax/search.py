@@ -16,7 +16,7 @@ _MOST_LAYERS = 2
 
 
 class Found(NamedTuple):
-    """What greedy_search() returns, L = T * max_symbols; what lies beyond a row's count is 0.
+    """The result of greedy_search(), L = T * max_symbols; what lies beyond a row's count is 0.
 
     Attributes:
         symbols: (N, L) int32.

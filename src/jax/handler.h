@@ -1,4 +1,4 @@
-// What all handlers share: a handle of the device, and errors that go to XLA.
+// Shared by all handlers: a handle of the device, and errors that go to XLA.
 //
 // XLA's FFI (xla/ffi/api/ffi.h, headers of jaxlib) calls a handler with typed buffers, attributes and, on a GPU, the
 // stream. An array that is absent, NULL to the C API, is a buffer without elements.

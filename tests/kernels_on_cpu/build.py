@@ -78,7 +78,7 @@ class Builder:
         return target
 
     def _compile_once(self, source: pathlib.Path, level: str, *, more: tuple[str, ...] = ()) -> pathlib.Path:
-        """Of a source that no defect is planted in."""
+        """The objects of a source without a planted defect."""
         kept = self.shared / "".join([source.stem, *self.options, *more, ".o"]).replace("/", "_")
         with kept.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

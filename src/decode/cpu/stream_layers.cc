@@ -12,7 +12,7 @@ LayerShape layer_shape(const prnnStreamLayers_t& o, int64_t layer) {
   return {o.mode, layer == 0 ? o.inputSize : state, o.hiddenSize, o.projectionSize};
 }
 
-// What a thread works with. Rows of frames and gates are those of timestep 0, then those of timestep 1 and so on.
+// The buffers of a thread. Rows of frames and gates are those of timestep 0, then those of timestep 1 and so on.
 template <class T>
 struct LaneArrays {
   LaneArrays(Arena& arena, const prnnStreamLayers_t& o) {
