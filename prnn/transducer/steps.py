@@ -10,7 +10,7 @@ from torch import Tensor
 
 from prnn._ops.transducer_search import Found
 from prnn.transducer.hypothesis import Decoder, among_symbols, map_tensors
-from prnn.transducer.resident import GreedyState
+from prnn.transducer.resident import GreedyState, projected_predictor
 
 _IMPOSSIBLE = float("-inf")
 _ROWS = 16  # of a window's frames, what row_stable_linear pads to
@@ -87,6 +87,8 @@ class Steps:
         window = 1 if decoder.durations else max(2, _ROWS // batch)
         self.window = torch.arange(window, device=device)
         self.table = torch.tensor(decoder.durations, dtype=torch.int64, device=device)
+        if not state.projection.shape[1]:
+            state = state._replace(projection=projected_predictor(decoder, state.predictor))
         self.state = map_tensors(torch.clone, state)
         self.frame = self.state.ahead
         self.in_frame = torch.zeros_like(lengths)
