@@ -220,6 +220,15 @@ def test_aliases_that_stand_for_too_much(tmp_path: Path, capsys: pytest.CaptureF
     assert options.valid == options.manifest == Path("a.jsonl")
 
 
+@pytest.mark.parametrize(("name", "message"), [("none.yaml", "does not exist"), (".", "is not a file")])
+def test_a_configuration_that_is_no_file(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--config", str(tmp_path / name)])
+    assert capsys.readouterr().err.endswith(f"prnn train: error: {tmp_path / name}: the configuration {message}\n")
+
+
 def test_a_path_with_a_zero_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text('manifest: a\nvalid: b\noutput: "a\\0b"\n')
     with pytest.raises(SystemExit):
