@@ -176,8 +176,9 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_configuration_that_is_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "none.yaml" in refused(capsys, *REQUIRED, "--config", str(tmp_path / "none.yaml"))
-    assert str(tmp_path) in refused(capsys, *REQUIRED, "--config", str(tmp_path))
+    missing = tmp_path / "none.yaml"
+    assert refused(capsys, *REQUIRED, "--config", str(missing)) == f"{missing}: the configuration does not exist"
+    assert refused(capsys, *REQUIRED, "--config", str(tmp_path)) == f"{tmp_path}: the configuration is not a file"
     assert "unrecognized arguments: --colour red" in refused(capsys, *REQUIRED, "--colour", "red")
     assert "required: valid" in refused(capsys, "--manifest", "a")
 
@@ -218,15 +219,6 @@ def test_aliases_that_stand_for_too_much(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "a.yaml").write_text("manifest: &same a.jsonl\nvalid: *same\n")
     options, *_ = parse(["--config", str(tmp_path / "a.yaml")])
     assert options.valid == options.manifest == Path("a.jsonl")
-
-
-@pytest.mark.parametrize(("name", "message"), [("none.yaml", "does not exist"), (".", "is not a file")])
-def test_a_configuration_that_is_no_file(
-    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--config", str(tmp_path / name)])
-    assert capsys.readouterr().err.endswith(f"prnn train: error: {tmp_path / name}: the configuration {message}\n")
 
 
 def test_a_path_with_a_zero_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
