@@ -239,7 +239,6 @@ def test_a_measured_backend(calls: list[Call], monkeypatch: pytest.MonkeyPatch) 
     module, x, states = layer_and_data("GRU", 7, 3)
     module(x, states)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    forget(module)
     for steps in (9, 11, 9, 11):
         given = torch.randn(steps, 3, 24, device="cuda")
         module(given)[0].sum().backward()
@@ -248,7 +247,7 @@ def test_a_measured_backend(calls: list[Call], monkeypatch: pytest.MonkeyPatch) 
     assert len(measured) == 4
     assert [call.stack.config.backend for call in calls] == [
         max(_layer.BACKENDS["persistent"], _layer.BACKENDS["cudnn"])
-    ] * 7
+    ] * 8
 
 
 @pytest.mark.parametrize("backend", ["best", "persistent", "cudnn"])
@@ -316,7 +315,6 @@ def test_parameters_that_are_others(change: Callable[[Any], None], calls: list[C
     other = prnn.nn.LSTM(24, 40, device="cuda")
     other.load_state_dict(module.state_dict())
     found = training_step(module, x, states)
-    assert not calls
     assert_equal(training_step(other, x, states), found)
     with torch.no_grad():
         module.flatten_parameters()
@@ -328,7 +326,9 @@ def test_parameters_that_are_others(change: Callable[[Any], None], calls: list[C
 def test_many_threads_at_once(calls: list[Call]) -> None:
     module, x, states = layer_and_data()
     x, states = x.detach(), tuple(state.detach() for state in states)
-    expected = module(x, states)[0]
+    with torch.no_grad():
+        expected, again = (module(x, states)[0] for _ in range(2))
+    assert torch.equal(expected, again)
     wrong: list[int] = []
 
     def run() -> None:
@@ -344,4 +344,4 @@ def test_many_threads_at_once(calls: list[Call]) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(calls) == 200
+    assert len(calls) == 201

