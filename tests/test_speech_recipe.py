@@ -107,7 +107,7 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         printed.append(capsys.readouterr().out)
         assert printed[-1].count("3 sentences, WER") == 2
         assert "WER of 2 seeds: " in printed[-1]
-    assert ("epoch 1" in printed[0], "epoch 1" in printed[1]) == (True, False)
+    assert ("training loss" in printed[0], "training loss" in printed[1]) == (True, False)
     rates = json.loads((tmp_path / "out" / "rates.json").read_text())
     assert [sorted(rate) for rate in rates] == [["cer", "wer"], ["cer", "wer"]]
     assert (tmp_path / "out" / "error_rates.png").read_bytes().startswith(b"\x89PNG")
