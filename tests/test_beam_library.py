@@ -142,8 +142,8 @@ def test_a_stream_goes_on_by_steps() -> None:
 
 
 def test_language_model(tmp_path: Any) -> None:
-    arpa = "\\data\\\nngram 1=5\nngram 2=2\n\n\\1-grams:\n-1.0 <s> -0.3\n-0.7 </s>\n-2.0 <unk>\n-0.5 a -0.2\n-0.9 b -0.1\n\n"
-    (tmp_path / "m.arpa").write_text(arpa + "\\2-grams:\n-0.2 a b\n-0.4 <s> a\n\n\\end\\\n")
+    arpa = "\\data\\\nngram 1=5\nngram 2=2\n\n\\1-grams:\n-1.0 <s> -0.3\n-0.7 </s>\n-2.0 <unk>\n"
+    (tmp_path / "m.arpa").write_text(arpa + "-0.5 a -0.2\n-0.9 b -0.1\n\n\\2-grams:\n-0.2 a b\n-0.4 <s> a\n\n\\end\\\n")
     bias = NgramBias(tmp_path / "m.arpa", ["<blk>", "a", "b", "c", "d", "e", "f"], 7, weight=0.7, bonus=0.2)
     model = tiny_model(3, "rnn-t")
     features = torch.randn(2, 30, 4, dtype=torch.float64)
