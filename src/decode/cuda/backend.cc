@@ -102,7 +102,8 @@ class CudaDecodeBackend final : public DecodeBackend {
 
   WorkspaceSize beam_workspace_size(prnnHandle_t, const TransducerModel&,
                                     const prnnTransducerBeamOptions_t&) const override {
-    fail(PRNN_STATUS_NOT_SUPPORTED, "a beam search takes a CPU handle; on a GPU prnnTransducerSearch searches greedily");
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "a beam search takes a CPU handle; on a GPU prnnTransducerSearch searches greedily");
   }
 
   void beam_search(prnnHandle_t handle, const TransducerModel& model, const TransducerBeamArgs& args) const override {
