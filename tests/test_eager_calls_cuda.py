@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from eager_case import assert_equal, forget, run_first_calls_by_the_operator, run_in_thread, training_step
 from nn_pairs import flat, make, make_states
-from test_eager_calls import assert_equal, forget, run_first_calls_by_the_operator, run_in_thread, training_step
 from test_nn_cuda import graph_of, moved, results_of, why_not
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
