@@ -77,11 +77,15 @@ def training_step(module: Any, x: Tensor, states: Any, **options: Any) -> list[T
     return [value.detach() for value in results] + list(torch.autograd.grad(loss, leaves, **options))
 
 
+_by_the_operator: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose last call was
+
+
 class ByTheOperator:
     """In the place of a module's calls, for the next one alone."""
 
     def run(self, module: Any, *arguments: Any) -> None:
         vars(module).pop("_calls", None)
+        _by_the_operator.add(module)
 
 
 def forget(module: Any) -> None:
@@ -91,14 +95,12 @@ def forget(module: Any) -> None:
 
 def run_first_calls_by_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each module's first call, and the first after a change of it: the next one makes its calls."""
-    had_one: weakref.WeakSet[Any] = weakref.WeakSet()
     make_calls = ModuleCalls.of
 
     def make(module: Any) -> Any:
-        if module in had_one:
-            had_one.discard(module)
+        if module in _by_the_operator:
+            _by_the_operator.discard(module)
             return make_calls(module)
-        had_one.add(module)
         return ByTheOperator()
 
     monkeypatch.setattr(ModuleCalls, "of", make)

@@ -206,8 +206,9 @@ def test_parameters_that_moved(calls: list[int]) -> None:
         del keeps_its_place
     module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.detach().clone())  # not packed any more
     taken = len(calls)
-    torch.testing.assert_close(module(x)[0], expected)
-    assert len(calls) == taken == 3
+    for _ in range(2):
+        torch.testing.assert_close(module(x)[0], expected)
+    assert len(calls) == taken == 4
 
 
 def test_weights_live_as_long_as_a_graph_needs_them(calls: list[int]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops._handles import device_of, handle, this_thread
+from prnn._ops._handles import device_of, handle, is_unproven, this_thread
 from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._sequences import pack, sort_states, unpack, unsort_states
@@ -311,7 +311,12 @@ def prepare(
     def run(config: Config) -> None:
         _run_step(data, weights, sequences, seed, config, training)
 
-    if is_benchmark():
+    if is_unproven(stack.device) and _fails(stack, sequences):
+        cudnn = BACKENDS["cudnn"]
+        config = stack.with_backend(cudnn)
+        if training:
+            config = stack.training_config(library, sequences, is_operator=is_operator, backend=cudnn)
+    elif is_benchmark():
         stack.warn_of_backend(library, sequences)
         config = stack.measured_config(library, sequences, run, training=training, is_operator=is_operator)
         handle(stack.device)  # which worked on a stream of the measurement
@@ -325,6 +330,12 @@ def prepare(
     served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
     served.follow_precision()
     return Call(served, sequences, training, stack.config)
+
+
+def _fails(stack: Layer, sequences: "_C.Sequences") -> bool:
+    from prnn._ops._twin import fails  # which makes calls
+
+    return fails(stack, sequences)
 
 
 def _ready_config(stack: Layer, sequences: "_C.Sequences", run: Any, training: bool) -> Config:
