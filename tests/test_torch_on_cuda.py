@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from eager_case import run_first_calls_by_the_operator
 from nn_pairs import CELLS, make, make_states, train_step
-from test_eager_calls import run_first_calls_by_the_operator
 from test_nn_cuda import CUDA_CELLS, assert_near, graph_of, moved, on_gpu, results_of, why_not
 from torch.multiprocessing.reductions import reduce_tensor
 
