@@ -108,7 +108,7 @@ def run_masked_lstm(
     masks: Sequence[Tensor | None],
     return_cells: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As _Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c, and those of
+    """As Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c, and those of
     reset_hx; masks of draw_masks()."""
     zoneout, recurrent = masks or (None, None)
     if batch_sizes is not None:

@@ -12,7 +12,7 @@ from prnn._C import Sequences
 from prnn._masked_lstm import run_masked_lstm
 from prnn._ops._call import Options
 from prnn._ops._dropout import draw_seed
-from prnn._ops._layer import BACKENDS, MODES, Config
+from prnn._ops._layer import BACKENDS, CELL_STATES, MODES, Config
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._state_masks import (
@@ -135,26 +135,32 @@ def _run_whole(
 ) -> Results:
     """Brings states and the recurrent mask, (L D, N, H), to the operator's form, which has one for every head, and in
     one tensor the states to begin with and those of resets; and its states back."""
-    heads = config.heads
+    heads, cells = config.heads, CELL_STATES.get(config.mode, 1)
     if heads > 1:
         reset, zoneout, recurrent, seed = options
-        *states, recurrent = [None if state is None else _by_head(state, heads) for state in (*states, recurrent)]
+        parts = (1, cells, 1, cells, 1)
+        *states, recurrent = [
+            None if state is None else _by_head(state, heads, count)
+            for state, count in zip((*states, recurrent), parts, strict=True)
+        ]
         options = (reset, zoneout, recurrent, seed)
     hx, cx, *at_reset = states
     if config.has_reset:
         hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
     output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
     if heads > 1:
-        hy, cy = (
-            state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
-            for state in (hy, cy)
-        )
+        hy, cy = _by_layer(hy, heads, 1), _by_layer(cy, heads, cells) if cy.dim() == 3 else cy
     return output, hy, cy, cells
 
 
-def _by_head(state: Tensor, heads: int) -> Tensor:
-    """(L D, N, H) as (L D heads, N, H / heads)."""
-    return state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
+def _by_head(state: Tensor, heads: int, parts: int) -> Tensor:
+    """(L D parts, N, H) as (L D heads parts, N, H / heads)."""
+    return state.unflatten(2, (heads, -1)).unflatten(0, (-1, parts)).permute(0, 3, 1, 2, 4).flatten(0, 2)
+
+
+def _by_layer(state: Tensor, heads: int, parts: int) -> Tensor:
+    """The inverse of _by_head()."""
+    return state.unflatten(0, (-1, heads, parts)).permute(0, 2, 3, 1, 4).flatten(3).flatten(0, 1)
 
 
 def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor | None:

@@ -72,7 +72,7 @@ def test_a_package_that_cannot_be_replaced_stays(packages: pathlib.Path) -> None
     (packages / "program.py").write_text("import torchaudio; print(torchaudio.functional.rnnt_loss.__module__)")
     done = launched(packages, "--compat", "torchaudio")
     assert done.stdout == "torchaudio.functional\n"
-    assert "prnn run: torchaudio keeps its own losses: ImportError: torchaudio cannot be imported" in done.stderr
+    assert "prnn run: torchaudio keeps its own functions: ImportError: torchaudio cannot be imported" in done.stderr
 
 
 def test_names_that_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
