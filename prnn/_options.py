@@ -12,7 +12,7 @@ from prnn._C import Sequences
 from prnn._masked_lstm import run_masked_lstm
 from prnn._ops._call import Options
 from prnn._ops._dropout import draw_seed
-from prnn._ops._layer import BACKENDS, CELL_STATES, MODES, Config
+from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._state_masks import (
@@ -26,6 +26,8 @@ from prnn._state_masks import (
 )
 
 __all__ = ["Layout", "compute", "configuration_of"]
+
+_CELL_STATES = {MODES["sLSTM"]: 3, MODES["sLSTM_EXP"]: 3}  # of a unit, that go through cx; else 1
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements
 
@@ -135,7 +137,7 @@ def _run_whole(
 ) -> Results:
     """Brings states and the recurrent mask, (L D, N, H), to the operator's form, which has one for every head, and in
     one tensor the states to begin with and those of resets; and its states back."""
-    heads, cells = config.heads, CELL_STATES.get(config.mode, 1)
+    heads, cells = config.heads, _CELL_STATES.get(config.mode, 1)
     if heads > 1:
         reset, zoneout, recurrent, seed = options
         parts = (1, cells, 1, cells, 1)

@@ -11,7 +11,7 @@ from prnn._ops.rnn import MODES, Config
 
 __all__: list[str] = []
 
-_GATES = {MODES["LSTM"]: 4, MODES["sLSTM"]: 4, MODES["sLSTM_EXP"]: 4, MODES["GRU"]: 3}
+_GATES = {MODES["LSTM"]: 4, MODES["GRU"]: 3, MODES["sLSTM"]: 4, MODES["sLSTM_EXP"]: 4}
 Shape = Any  # what the counter hands over in the place of a tensor
 
 
@@ -35,7 +35,7 @@ def _rnn(input: Shape, hx: Shape, cx: Shape, weights: Any, *rest: Any, out_shape
 
 @register_flop_formula([torch.ops.prnn.rnn_backward, torch.ops.prnn.rnn_backward_of_host])
 def _rnn_backward(*arguments: Any, out_shape: Any = None) -> int:
-    config, wanted = Config(*arguments[-1 - len(Config._fields) : -1]), arguments[-1]
+    config, wanted = Config(*arguments[-len(Config._fields) - 1 : -1]), arguments[-1]
     whole, first = _macs(arguments[4], config)
     return 2 * (whole - (0 if wanted[0] else first) + (whole if wanted[3] else 0))
 

@@ -132,7 +132,7 @@ class OperatorCall(NamedTuple):
         """sequences: batch_sizes, lengths, reset, masks and seed. Returns output, hy, cy, cells and reserve."""
         y, hy, cy, reserve, cells = self.run(*data, weights, *sequences, self.max_batch, *self.config, True)
         empty = [] if self.config.return_cells else [cells]
-        empty += [] if self.config.mode == MODES["LSTM"] else [cy]
+        empty += [] if cy.dim() > 1 else [cy]
         ctx.mark_non_differentiable(reserve, *empty)
         batch_sizes, lengths, reset, masks, _ = sequences
         ctx.save_for_backward(*data, batch_sizes, lengths, reset, masks[1] if masks else None, y, reserve, *weights)

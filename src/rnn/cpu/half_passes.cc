@@ -17,7 +17,7 @@ struct Counts {
       : x(p.rows * p.input),
         y(p.rows * p.recurrences() * p.state()),
         h(p.layers * p.recurrences() * p.max_batch() * p.state()),
-        c(p.layers * p.recurrences() * p.max_batch() * p.hidden),
+        c(p.layers * p.recurrences() * p.cell_states() * p.max_batch() * p.hidden),
         cells(p.rows * p.recurrences() * p.hidden) {}
   int64_t x, y, h, c, cells;
 };
