@@ -137,10 +137,10 @@ def _run_whole(
 ) -> Results:
     """Brings states and the recurrent mask, (L D, N, H), to the operator's form, which has one for every head, and in
     one tensor the states to begin with and those of resets; and its states back."""
-    heads, cells = config.heads, _CELL_STATES.get(config.mode, 1)
+    heads, of_cell = config.heads, _CELL_STATES.get(config.mode, 1)
     if heads > 1:
         reset, zoneout, recurrent, seed = options
-        parts = (1, cells, 1, cells, 1)
+        parts = (1, of_cell, 1, of_cell, 1)
         *states, recurrent = [
             None if state is None else _by_head(state, heads, count)
             for state, count in zip((*states, recurrent), parts, strict=True)
@@ -151,7 +151,7 @@ def _run_whole(
         hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
     output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
     if heads > 1:
-        hy, cy = _by_layer(hy, heads, 1), _by_layer(cy, heads, cells) if cy.dim() == 3 else cy
+        hy, cy = _by_layer(hy, heads, 1), _by_layer(cy, heads, of_cell) if cy.dim() == 3 else cy
     return output, hy, cy, cells
 
 

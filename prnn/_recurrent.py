@@ -48,8 +48,8 @@ def _has_own_storage(tensor: Tensor) -> bool:
 
 
 class Recurrent(NotScriptable, torch.nn.RNNBase):
-    """What RNN, GRU, LSTM and sLSTM share: parameters kept in one packed buffer, and the way from torch's data layouts to the
-    operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
+    """What RNN, GRU, LSTM and sLSTM share: parameters kept in one packed buffer, and the way from torch's data layouts
+    to the operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
     backend: str
     _cell_states = 0  # of a unit, beside h: they go through cx and cy

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
 from prnn._layer_arguments import check_size, check_tensor, lengths_of_mask
 from prnn._ops._layer import BACKENDS, MODES, Config

@@ -77,7 +77,7 @@ def test_a_package_that_cannot_be_replaced_stays(packages: pathlib.Path) -> None
 
 def test_names_that_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--compat", "torchaudio,espnet", "--", "true"]) == 2
-    assert "--compat torchaudio,espnet: 'espnet' is none of fast_rnnt, k2, nemo" in capsys.readouterr().err
+    assert "--compat torchaudio,espnet: 'espnet' is none of fast_rnnt, flashrnn, k2, nemo" in capsys.readouterr().err
 
 
 def test_tables_agree() -> None:

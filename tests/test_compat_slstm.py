@@ -1,4 +1,4 @@
-"""prnn.compat.xlstm, tirex and flashrnn beside formulas in float64, and beside the packages where they are installed."""
+"""prnn.compat.xlstm, tirex and flashrnn beside formulas in float64, and beside the packages that are installed."""
 
 import dataclasses
 import importlib
@@ -286,8 +286,8 @@ def test_flashrnns_types_and_refusals() -> None:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], **attributes: Any) -> list[ModuleType]:
-    for name in {".".join(name.split(".")[:end]) for name in names for end in range(1, name.count(".") + 1)}:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for above in {".".join(name.split(".")[:end]) for name in names for end in range(1, name.count(".") + 1)}:
+        monkeypatch.setitem(sys.modules, above, ModuleType(above))
     made = []
     for name in names:
         module = sys.modules.get(name) if name.count(".") == 0 else None

@@ -73,7 +73,7 @@ def flashrnn(
     gates = _permuted(Wx, shapes["input_shape"], "TBGHD").to(computed)
     recurrent = _permuted(R, shapes["recurrent_shape"], "HGDP").to(computed)
     bias = _permuted(b, shapes["bias_shape"], "HGD").to(computed)
-    steps, batch, count, heads, units = gates.shape
+    _, batch, count, heads, units = gates.shape
     if count != 4 or recurrent.shape != (heads, 4, units, units) or bias.shape != (heads, 4, units):
         raise ValueError(
             f"Wx, R and b have shapes {tuple(Wx.shape)}, {tuple(R.shape)} and {tuple(b.shape)}, dimensions "

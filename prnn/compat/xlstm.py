@@ -44,7 +44,7 @@ class sLSTMCell(Cell):  # noqa: N801  # xlstm's name
         for name, default in _UNSUPPORTED.items():
             if getattr(config, name) != default:
                 raise NotSupportedError(f"{name} is {getattr(config, name)!r}; prnn's cell takes {default!r} alone")
-        known = {"backend": ("cuda", "vanilla"), "input_shape": ("BSGNH", "SBGNH")}
+        known: dict[str, tuple[str, ...]] = {"backend": ("cuda", "vanilla"), "input_shape": ("BSGNH", "SBGNH")}
         known["output_shape"] = ("BNSH", "SBH", "BSH", "SBNH")
         known["recurrent_weight_init"] = ("zeros", "standard")
         known["bias_init"] = ("powerlaw_blockdependent", "small_init", "zeros", "standard")
@@ -109,7 +109,7 @@ class sLSTMCell(Cell):  # noqa: N801  # xlstm's name
         return shapes[config.output_shape], last
 
     def step(self, input: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """forward() of one timestep. It returns the new state, where xlstm's step() returns the one that it is given."""
+        """forward() of one timestep. It returns the new state; xlstm's returns the one that it is given."""
         return self.forward(input, state)
 
 

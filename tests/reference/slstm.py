@@ -54,14 +54,15 @@ def slstm(
     anew = zeros if reset_states is None else reset_states
     outputs: list[list[Tensor]] = []
     for t in range(steps):
+        runs = None if lengths is None else (t < lengths)[:, None]
         if reset is not None:
-            states = [torch.where(reset[t][:, None], new, old) for new, old in zip(anew, states, strict=True)]
+            begins = reset[t][:, None] if runs is None else reset[t][:, None] & runs
+            states = [torch.where(begins, new, old) for new, old in zip(anew, states, strict=True)]
         h = states[0].view(batch, heads, -1)
         gates = x[t].view(batch, heads, -1) + torch.einsum("nhp,hgp->nhg", h, recurrent)
         gates = gates.view(batch, heads, 4, -1).transpose(1, 2).reshape(batch, 4, hidden)
         new = step(gates, states, forget_gate)
-        if lengths is not None:
-            runs = (t < lengths)[:, None]
+        if runs is not None:
             new = [torch.where(runs, value, old) for value, old in zip(new, states, strict=True)]
         states = new
         outputs.append(new)

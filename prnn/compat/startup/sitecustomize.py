@@ -1,5 +1,6 @@
 """Imported at the start of every Python process of a program under `prnn run --compat`: when the program imports one of
-the packages that PRNN_COMPAT names, prnn.compat replaces their losses, or sLSTM. Until then it imports nothing of prnn."""
+the packages that PRNN_COMPAT names, prnn.compat replaces their losses or sLSTM. Until then it imports nothing of
+prnn."""
 
 import importlib
 import importlib.abc
