@@ -52,7 +52,7 @@ class Recurrent(NotScriptable, torch.nn.RNNBase):
     to the operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
     backend: str
-    _cell_states = 0  # of a unit, beside h: they go through cx and cy
+    normalize = "none"  # of which LayerNormLSTM has others
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0

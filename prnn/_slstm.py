@@ -52,8 +52,6 @@ class sLSTM(Recurrent):  # noqa: N801  # the field's name
     alone. In 16 bits c, n and m are carried in float32 within a call and rounded at its end.
     """
 
-    _cell_states = 3
-
     def __init__(
         self,
         input_size: int,

@@ -169,7 +169,6 @@ class LSTM(Recurrent):
     """
 
     forget_bias: float | None = None
-    _cell_states = 1
 
     # For subclasses whose forward is like torch's: RNNBase has those of a single state.
     get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size

@@ -1,5 +1,6 @@
 """The library handles of this process: one for each device and thread, for a handle is used by one thread at a time."""
 
+import functools
 import threading
 from contextlib import AbstractContextManager, nullcontext
 
@@ -94,6 +95,16 @@ def _cuda_library() -> _C.Handle:
             raise
         torch.cuda.empty_cache()
         return _C.Handle.cuda()
+
+
+@functools.cache
+def is_unproven(device: torch.device) -> bool:
+    """Whether layers are planned for a GPU by a row of the table of which no plan has ever run on such a GPU."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        plan = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False).query(handle(device), [1])
+    return bool(plan["supported"]) and not plan["measured"]
 
 
 def is_elsewhere(tensor: Tensor) -> bool:
