@@ -11,6 +11,14 @@ from prnn._ops import rnn as ops
 from prnn._ops._layer import BACKENDS, MODES
 
 
+def as_stored(expected: Tensor, found: Tensor) -> Tensor:
+    """The expected c, n and m, c and n as of the m that was found: c e^m and n e^m are the state."""
+    expected = expected.clone()
+    states, m = expected.unflatten(0, (-1, 3)), found.unflatten(0, (-1, 3))[:, 2:]
+    states[:, :2] *= torch.exp(states[:, 2:] - m.clamp(-700, 700))
+    return expected
+
+
 def config_of(stack: reference.Stack, backend: str = "best", **changes: object) -> ops.Config:
     mode = MODES["sLSTM" if stack.sigmoid else "sLSTM_EXP"]
     bidirectional = stack.directions == 2

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from reference import slstm as reference
-from slstm_case import Case, config_of
+from slstm_case import Case, as_stored, config_of
 
-from prnn import NotSupportedError
+from prnn import _C, NotSupportedError
 from prnn._ops import rnn as ops
+from prnn._ops._handles import DTYPES
 
 STACKS = {
     "one layer": reference.Stack(5, 12),
@@ -22,6 +23,7 @@ TOLERANCES = {torch.float64: 1e-11, torch.float32: 4e-6, torch.float16: 2e-3, to
 def compare(case: Case, used: tuple[int, ...] = (0, 1, 2)) -> None:
     expected, found = case.expected(used), case.found(used)
     tolerance = TOLERANCES[case.dtype]
+    expected["cy"] = as_stored(expected["cy"], found["cy"])
     for name, wanted in expected.items():
         size = max(1.0, wanted.abs().max().item())
         torch.testing.assert_close(found[name], wanted, atol=tolerance * size, rtol=tolerance, msg=name)
@@ -170,3 +172,41 @@ def test_what_it_has_not() -> None:
         call(mode=ops.MODES["GRU"], gates_input=True)
     with pytest.raises(ValueError, match=r"cx has shape \(1, 1, 12\); it must be \(3, 1, 12\)"):
         ops.call(x, None, torch.zeros(1, 1, 12), weights, None, None, None, [], None, None, config_of(stack))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hidden", "heads", "batch", "engine"),
+    [
+        (torch.bfloat16, 512, 4, 16, "cluster"),
+        (torch.float16, 2048, 4, 64, "cluster"),
+        (torch.float32, 512, 4, 1, "simt"),
+        (torch.float32, 512, 4, 16, "mma-large"),
+        (torch.bfloat16, 1024, 1, 16, "mma-large"),
+    ],
+)
+def test_plans(dtype: torch.dtype, hidden: int, heads: int, batch: int, engine: str) -> None:
+    """cuDNN has none of them."""
+    rnn = _C.Rnn(_C.SLSTM, DTYPES[dtype], hidden, 2, 64, False, heads=heads)
+    info = rnn.query_gpu("H200", batch)
+    assert (info["forward_engine"], info["backward_engine"]) == (engine, engine)
+    assert info["backend"] == info["inference_backend"] == _C.PERSISTENT_BACKEND
+    assert info["layers_together"] == 1
+    assert info["layers_reason"] == "layers of an sLSTM run one after the other"
+    rnn.set_backend(_C.CUDNN_BACKEND)
+    assert rnn.query_gpu("H200", batch)["reason"] == "cuDNN has no sLSTM"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_sequence_in_parts_is_the_whole(dtype: torch.dtype) -> None:
+    """In 16 bits, in which m is rounded by more than c and n stand."""
+    torch.manual_seed(0)
+    stack = reference.Stack(0, 16, heads=2, sigmoid=False, gates_input=True)
+    x = torch.randn(40, 3, 64)
+    x[..., 16:32] += 2.7  # m grows beyond 100
+    weights = [(torch.randn(shape) * 0.1).to(dtype) for shape in reference.weight_shapes(stack)]
+    arguments = (weights, None, None, None, [], None, None, config_of(stack))
+    whole, *_ = ops.call(x.to(dtype), None, None, *arguments)
+    first, hy, cy, _ = ops.call(x[:39].to(dtype), None, None, *arguments)
+    assert cy.unflatten(0, (-1, 3))[:, 2].max() > 90
+    second, *_ = ops.call(x[39:].to(dtype), hy, cy, *arguments)
+    torch.testing.assert_close(torch.cat([first, second]), whole, atol=8e-3, rtol=8e-3)

@@ -286,7 +286,8 @@ void Layer::compare_forward() const {
   for (size_t i = 0; i < states; ++i) {
     of_hy.add(hy[i], h[i]);
     for (int state = 0; state < cell_states && (is_lstm || is_slstm); ++state) {
-      of_cy.add(cy[state * states + i], carried[i].of[state]);
+      const double rounding = is_slstm && state < 2 ? cy[2 * states + i] - carried[i].of[2] : 0;  // of m
+      of_cy.add(cy[state * states + i] * std::exp(rounding), carried[i].of[state]);
     }
   }
 }

@@ -178,9 +178,12 @@ __device__ __forceinline__ void store_final_states(const Direction& dir, int64_t
   if (sub <= 0 && dir.hy != nullptr) store_float<T>(dir.hy, at, h);
   if constexpr (MODE == PRNN_SLSTM) {
     if (sub != 2 && sub != kWholeUnit) return;
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      if (dir.cy != nullptr) store_float<T>(dir.cy, at + i * dir.cell_stride, carried.of[i]);
+    if (dir.cy != nullptr) {
+      const T m = Element<T>::from_float(carried.of[2]);  // c e^m and n e^m are as they were
+      const float factor = exponential(fmaxf(-1, fminf(carried.of[2] - Element<T>::to_float(m), 1)));
+      store_float<T>(dir.cy, at, carried.of[0] * factor);
+      store_float<T>(dir.cy, at + dir.cell_stride, carried.of[1] * factor);
+      static_cast<T*>(dir.cy)[at + 2 * dir.cell_stride] = m;
     }
     if (dir.last == nullptr) return;
     store_float<T>(dir.last, at, carried.of[1]);
