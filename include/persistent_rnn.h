@@ -24,8 +24,8 @@
  * Data. x is {total, I} and y {total, D P}, total = sum of B_t: timestep after timestep, packed, the sequences of a
  * timestep in the same order always. hx, hy and their gradients are {L D, N, P}, cx, cy and theirs {L D, N, H}, index
  * layer * D + direction. An sLSTM has c, n and m in cx, cy and theirs, {3 L D, N, H}, index 3 (layer * D + direction) +
- * 0, 1 and 2. hy and cy hold each sequence's own last state; the reverse direction starts at each
- * sequence's own end. */
+ * 0, 1 and 2; where the rounding of m to 16 bits is not more than 1, cy has c e^m and n e^m as they were before it. hy
+ * and cy hold each sequence's own last state; the reverse direction starts at each sequence's own end. */
 #ifndef PERSISTENT_RNN_H_
 #define PERSISTENT_RNN_H_
 

@@ -10,7 +10,7 @@ from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops._call import NO_OPTIONS, Call, Gradients, Options, make_ready, pack_weights
 from prnn._ops._handles import device_of, handle, this_thread
-from prnn._ops._layer import MODES, Config, layer
+from prnn._ops._layer import Config, layer
 from prnn._ops._operator import _apply_of, apply_at_each_level, is_plain
 from prnn._ops._torch_private import is_undisturbed, set_backward
 from prnn._ops._vmap import call_for_batched, is_batched

@@ -6,7 +6,8 @@ else H), L layers, D directions. With K heads, H is a head's, and D counts the h
 rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config, train)
     -> (output, hy, cy, reserve, cells)
     input: (T, N, I), or packed (sum of batch_sizes, I).
-    hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; an sLSTM's c, n and m, (3 L D, N, H); others have none.  With reset also (2, ...): the states that
+    hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only. sLSTM: c, n and m, (3 L D, N, H), the three
+        of a layer's direction one after the other.  With reset also (2, ...): the states that
         sequences begin with, and those that they start anew with, which are zeros otherwise.
     weights: tensors whose elements, one tensor after the other, are the packed weights of persistent_rnn.h. Nothing is
         copied where they already lie so in memory.
@@ -25,8 +26,8 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch,
         frozen_layers: that of prnnSetRNNFrozenLayers, which autograd sets, too; gates_input: PRNN_GATES_INPUT.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
-        unless the mode is LSTM or sLSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
-        the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
+        unless the mode is LSTM or sLSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.
+        cells: c of the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
 Tensors are of one device and one dtype.
 
 The operators are defined with torch.library.Library and not with custom_op, whose wrappers cost more than a step of a

@@ -49,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--compat",
         metavar="NAME[,NAME ...]",
-        help="also puts prnn's losses and sLSTM in the place of these packages', in every Python process of the program, "
+        help="also puts prnn's losses and sLSTM in the place of these packages', in all Python processes of the program, "
         f"as prnn.compat.install does, and says so on stderr: {', '.join(_PACKAGES)}",
     )
     parser.add_argument(

@@ -57,6 +57,10 @@ struct RnnProblem {
   // States of a unit beside h, which cx and its like have: c; an sLSTM's c, n and m.
   int64_t cell_states() const { return mode == PRNN_LSTM ? 1 : is_slstm() ? 3 : 0; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : recurrences() * state(); }
+  // Of a first layer without input matrices: where a row of x has the input of a recurrence's gate.
+  int64_t first_input(int64_t recurrence, int64_t gate) const {
+    return gates_input ? ((direction_of(recurrence) * gates() + gate) * heads + recurrence % heads) * hidden : 0;
+  }
   uint32_t needs() const;  // bits of Needs
   bool zones_out() const { return masks.zoneout != nullptr || masks.zoneoutExpectation > 0; }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !(skip_input || gates_input); }

@@ -455,7 +455,7 @@ class BackwardDataPass {
       const Range share = team.share_of(p_.rows);
       for (int64_t row = share.begin; row < share.end; ++row) {
         for (int64_t g = 0; p_.gates_input && g < G; ++g) {
-          std::copy_n(dgates + (row * G + g) * H, H, dx + row * p_.input + first_input(p_, d.index, g));
+          std::copy_n(dgates + (row * G + g) * H, H, dx + row * p_.input + p_.first_input(d.index, g));
         }
         for (int64_t u = 0; p_.skip_input && u < H; ++u) {
           T sum = d.index == 0 ? T(0) : dx[row * H + u];

@@ -209,7 +209,7 @@ class ForwardPass {
       const Range share = team.share_of(rows);
       for (int64_t row = share.begin; row < share.end; ++row) {
         for (int64_t g = 0; g < G; ++g) {
-          const T* const of_gate = input + row * p_.input + first_input(p_, d.index, g);
+          const T* const of_gate = input + row * p_.input + p_.first_input(d.index, g);
           for (int64_t u = 0; u < H; ++u) gates[(row * G + g) * H + u] = of_gate[u] + ws_.bias[g * H + u];
         }
       }

@@ -114,13 +114,6 @@ class StepGrid {
   bool is_apart_;
 };
 
-// Of a first layer without input matrices: where a row of x has the input of a recurrence's gate.
-inline int64_t first_input(const RnnProblem& problem, int64_t recurrence, int64_t gate) {
-  if (problem.skip_input) return 0;
-  const int64_t direction = problem.direction_of(recurrence), head = recurrence % problem.heads;
-  return ((direction * problem.gates() + gate) * problem.heads + head) * problem.hidden;
-}
-
 // The largest of layer_input().
 inline int64_t widest_input(const RnnProblem& problem) {
   return problem.layers == 1 ? problem.input : std::max(problem.input, problem.layer_input(1));
