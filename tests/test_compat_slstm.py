@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference import slstm as reference
+from nn_slstm_case import slstm
 from torch import Tensor
 
 import prnn
@@ -46,7 +46,7 @@ def cell_reference(cell: Any, x: Tensor, state: Tensor | None) -> tuple[Tensor, 
     """Output (B, heads, S, D) and last states (4, B, H) of gate inputs (B, S, 4 H), in float64, with gradients."""
     kernel = cell.recurrent_kernel.permute(0, 2, 3, 1).flatten(1, 2)  # (heads, 4 D, D)
     gates = x.unflatten(2, (4, HEADS, UNITS)).permute(1, 0, 3, 2, 4).flatten(2) + cell.bias.flatten()
-    found = reference.slstm(gates, None if state is None else list(state), kernel)
+    found = slstm(gates, None if state is None else list(state), kernel)
     return found.all[0].unflatten(2, (HEADS, UNITS)).permute(1, 2, 0, 3), torch.stack(found.last)
 
 
@@ -205,7 +205,7 @@ def flash_reference(Wx: Tensor, R: Tensor, b: Tensor, states: Tensor | None) -> 
     gates = Wx.permute(1, 0, 3, 2, 4).flatten(2) + b.transpose(0, 1).flatten()
     recurrent = R.transpose(0, 1).flatten(1, 2)
     initial = None if states is None else list(states.squeeze(2).flatten(2))
-    found = reference.slstm(gates, initial, recurrent)
+    found = slstm(gates, initial, recurrent)
     every = torch.stack(found.all).transpose(1, 2).unflatten(3, (HEADS, UNITS))  # S B T
     return every, torch.stack(found.last).unflatten(2, (HEADS, UNITS)).unsqueeze(2)
 
@@ -237,7 +237,7 @@ def test_flashrnns_states_of_large_gates_and_many_timesteps() -> None:
 
 def reference_of_one_head(Wx: Tensor, R: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     gates = Wx.permute(1, 0, 3, 2, 4).flatten(2) + b.flatten()
-    found = reference.slstm(gates, None, R.transpose(0, 1).flatten(1, 2))
+    found = slstm(gates, None, R.transpose(0, 1).flatten(1, 2))
     return torch.stack(found.all).transpose(1, 2).unsqueeze(3), torch.stack(found.last)
 
 

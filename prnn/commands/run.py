@@ -49,8 +49,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--compat",
         metavar="NAME[,NAME ...]",
-        help="also puts prnn's losses and sLSTM in the place of these packages', in all Python processes of the program, "
-        f"as prnn.compat.install does, and says so on stderr: {', '.join(_PACKAGES)}",
+        help="also puts prnn's losses and sLSTM in the place of these packages', in every process of the program, as "
+        f"prnn.compat.install does, and says so on stderr: {', '.join(_PACKAGES)}",
     )
     parser.add_argument(
         "--log",
