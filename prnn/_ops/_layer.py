@@ -118,7 +118,6 @@ class Layer:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         if config.frozen_layers > 0:
             self.rnn.set_frozen_layers(config.frozen_layers)
-        self._nothing: Tensor | None = None
         self._workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
         self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"]
@@ -138,13 +137,6 @@ class Layer:
         self.has_masks = config.mask_kinds > 0 or config.zoneout > 0
         if self.has_masks:
             self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
-
-    def nothing(self, input: Tensor) -> Tensor:
-        """A tensor without elements, of calls whose results nobody else sees. Made by the first of them, and not with
-        the layer, which may be made while fake tensors are traced."""
-        if self._nothing is None:
-            self._nothing = input.new_empty(0)
-        return self._nothing
 
     def workspace(self, size: int, input: Tensor) -> Tensor:
         """Memory of `size` bytes for one call. None at all, and a little on the CPU, where a call is over when it
