@@ -121,3 +121,20 @@ def test_padding_is_not_read_and_inference_gives_the_same() -> None:
     with torch.no_grad():
         again = ops.call(data, None, None, *arguments)
     assert all(a.equal(b) for a, b in zip(again[:3], (y, hy, cy), strict=True))
+
+
+def test_recurrent_masks_and_dropout_between_layers() -> None:
+    """Beside the CPU, which draws the same masks."""
+    stack = reference.Stack(24, 128, heads=2, layers=2)
+    config = config_of(stack)._replace(mask_kinds=2, dropout=0.25)
+    torch.manual_seed(0)
+    x, mask, seed = torch.randn(9, 5, 24), (torch.rand(4, 5, 64) > 0.3) / 0.7, torch.tensor([3, 4])
+    weights = [torch.randn(shape) * shape[-1] ** -0.5 for shape in reference.weight_shapes(stack)]
+    results = []
+    for device, dtype in (("cpu", torch.float64), ("cuda", BFLOAT16)):
+        leaves = [tensor.to(BFLOAT16).to(device, dtype).requires_grad_() for tensor in (x, *weights)]
+        masks = [None, mask.to(BFLOAT16).to(device, dtype)]
+        y, *_ = ops.call(leaves[0], None, None, leaves[1:], None, None, None, masks, seed.to(device), None, config)
+        results.append([y, *torch.autograd.grad(y, leaves, torch.ones_like(y))])
+    for wanted, found in zip(*results, strict=True):
+        assert (found.double().cpu() - wanted).norm() / wanted.norm() < TOLERANCE[BFLOAT16]
