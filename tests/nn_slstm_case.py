@@ -1,5 +1,6 @@
 """prnn.nn.sLSTM beside the reference in float64: a module's layers written out, and what tests compare."""
 
+import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -151,17 +152,18 @@ def train_step(run: Any, weights: dict[str, Tensor], input: Tensor, options: dic
     generator = torch.Generator().manual_seed(3)
     # Quarters, which every type holds exactly.
     factors = [torch.randint(-8, 9, value.shape, generator=generator).to(value) / 4 for value in found.values()]
-    loss = sum((factor * value).sum() for factor, value in zip(factors, found.values(), strict=True))
+    loss: Any = sum((factor * value).sum() for factor, value in zip(factors, found.values(), strict=True))
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     found |= {f"grad of {name}": value for name, value in zip(leaves, gradients, strict=True)}
-    return {name: value.detach().double() for name, value in found.items() if value is not None}
+    return {name: value.detach().double().cpu() for name, value in found.items() if value is not None}
 
 
-def both(case: Case, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The module's training step in dtype, and the reference's in float64 on the same values."""
+def both(case: Case, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The module's training step in dtype, and the reference's in float64 on the same values, both on the CPU."""
     module = case.module(dtype)
     input, options = case.arguments(dtype)
-    ours = train_step(module, dict(module.named_parameters()), input, options)
+    moved = copy.deepcopy(module).to(device)
+    ours = train_step(moved, dict(moved.named_parameters()), on(input, device), on(options, device))
 
     def exact(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -173,6 +175,15 @@ def both(case: Case, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, T
     exact_options = {name: exact(value) for name, value in options.items()}
     theirs = train_step(lambda *a, **o: written_out(module, weights, *a, **o), weights, exact(input), exact_options)
     return ours, theirs
+
+
+def on(value: Any, device: str) -> Any:
+    """Tensors, those of tuples and of dictionaries, on a device; leaves stay leaves."""
+    if isinstance(value, dict):
+        return {name: on(item, device) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(on(item, device) for item in value)
+    return value.detach().to(device).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def compare(case: Case, dtype: torch.dtype, tolerance: float) -> None:
