@@ -4,6 +4,7 @@
 
 #include "core/cuda/philox.cuh"
 #include "core/descriptors.h"
+#include "rnn/cuda/common/activations.cuh"
 #include "rnn/cuda/common/element.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 
