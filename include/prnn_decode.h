@@ -1,5 +1,5 @@
-/* prnn: greedy search with a transducer (Graves 2012, "Sequence Transduction with Recurrent Neural Networks") or a
- * token-and-duration transducer (TDT; Xu et al. 2023), given the frames of any encoder.
+/* prnn: greedy and beam search with a transducer (Graves 2012, "Sequence Transduction with Recurrent Neural Networks")
+ * or a token-and-duration transducer (TDT; Xu et al. 2023), given the frames of any encoder.
  *
  * Sizes in the comments: N utterances, T encoder frames, E encoder size, V classes with the blank, D durations, I size
  * of an embedding, H size of the predictor's output, J size of the joiner. Arrays are row-major without gaps, the last
@@ -162,6 +162,73 @@ PRNN_API prnnStatus_t prnnTransducerSearch(prnnHandle_t handle, const prnnTransd
                                            const prnnTransducerInputs_t* inputs, const prnnTransducerState_t* state,
                                            const prnnTransducerOutputs_t* outputs, void* workspace,
                                            size_t workspaceSizeInBytes);
+
+/* Beam search: K hypotheses of an utterance, of which no two spell the same. Let p(k) be the softmax over the classes'
+ * logits for a frame and a hypothesis, and p(d) that over the durations'. The probabilities of hypotheses that come to
+ * spell the same are added, and the one goes on whose own is larger, with the frames of its symbols.
+ *
+ * MODIFIED: a frame emits at most one symbol (Kang et al. 2023, "Fast and parallel decoding for transducer"). Every
+ * hypothesis goes on with the blank or with a symbol, to the next frame; the K most probable stay.
+ * STANDARD: time-synchronous search (Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer"). At
+ * each level of a frame, every hypothesis of the level leaves the frame with the blank. The K most probable extensions
+ * by a symbol, of those more probable than the K-th that has left, are the next level, up to level maxSymbols. The K
+ * most probable that have left reach the next frame.
+ * With durations, in both modes: the K hypotheses are at different frames. At each level of a frame, its hypotheses go
+ * on with the blank or a symbol, and any duration; a blank goes on by 1 frame at least, and so does a frame's
+ * maxSymbols-th symbol. The K most probable ways on that leave the frame wait for where they land. The K most probable
+ * symbols of duration 0, of those more probable than the K-th hypothesis that waits, are the next level. The K most
+ * probable that wait stay. Those are one that spell the same and wait for the same frame.
+ * A hypothesis whose logits greedy search would not take goes nowhere. */
+typedef enum { PRNN_BEAM_MODIFIED = 0, PRNN_BEAM_STANDARD = 1 } prnnTransducerBeamMode_t;
+
+typedef struct {
+  int64_t batch;      /* N >= 1 */
+  int64_t maxFrames;  /* T >= 1 */
+  int64_t maxSymbols; /* most symbols in one frame, >= 1; MODIFIED: 1 */
+  int64_t beam;       /* K >= 1 */
+  prnnTransducerBeamMode_t mode;
+} prnnTransducerBeamOptions_t;
+
+/* Hypotheses of streams, in slots of a pool of S streams, as prnnTransducerState_t has them. */
+typedef struct {
+  const int* slots; /* {N}, or NULL */
+  int* ahead;       /* {S, K}: of each hypothesis; -1 as a slot's first element: the stream has not begun */
+  void* h;          /* LSTM, GRU: {S, K, layers, H} */
+  void* c;          /* LSTM: {S, K, layers, H}, compute type */
+  int* context;     /* STATELESS: {S, K, context} */
+  int* node;        /* with a bias: {S, K} */
+  double* score;    /* {S, K}: -infinity: there is no such hypothesis, and nothing else of it is read or written */
+  uint64_t* hash;   /* {S, K}: of the symbols so far; 0 without any, and with each, modulo 2^64,
+                     * hash * 0x9E3779B97F4A7C15 + symbol + 1. Hypotheses of one hash spell the same */
+} prnnTransducerBeamState_t;
+
+/* The hypotheses after the call, the most probable first. L = maxFrames * maxSymbols. Of the arrays {N, K, L} each row
+ * holds counts[n][k] elements, what the call has added to the hypothesis, and what follows them is not written. Of an
+ * utterance without any hypothesis left, the first one has the symbols up to there. */
+typedef struct {
+  int* symbols;      /* {N, K, L} */
+  int* counts;       /* {N, K} */
+  int* origins;      /* {N, K}: the hypothesis of the state before the call that each goes on from; 0 where the
+                      * utterance begins. NULL: not wanted */
+  int* frames;       /* {N, K, L}: as prnnTransducerOutputs_t has them, or NULL */
+  void* confidences; /* {N, K, L}: as prnnTransducerOutputs_t has them, or NULL */
+  double* scores;    /* {N, K}: natural logarithms of the probabilities, and what the bias gave; -infinity: there is no
+                      * such hypothesis */
+} prnnTransducerBeamOutputs_t;
+
+/* Bytes of workspace of a beam search. A CUDA handle answers NOT_SUPPORTED. */
+PRNN_API prnnStatus_t prnnGetTransducerBeamSearchWorkspaceSize(prnnHandle_t handle, const prnnTransducerModel_t* model,
+                                                               const prnnTransducerBeamOptions_t* options,
+                                                               size_t* sizeInBytes);
+
+/* Searches N utterances, or the next frames of N streams; its arguments are those of prnnTransducerSearch. A CUDA
+ * handle answers NOT_SUPPORTED. */
+PRNN_API prnnStatus_t prnnTransducerBeamSearch(prnnHandle_t handle, const prnnTransducerModel_t* model,
+                                               const void* prepared, const prnnTransducerBeamOptions_t* options,
+                                               const prnnTransducerInputs_t* inputs,
+                                               const prnnTransducerBeamState_t* state,
+                                               const prnnTransducerBeamOutputs_t* outputs, void* workspace,
+                                               size_t workspaceSizeInBytes);
 
 /* Recurrent layers of the encoder of streams, on a CPU handle alone: prnnRNNForwardInference for chunks of few
  * timesteps, in which it would read every weight as the caller has it. Here weights are prepared once, and states lie

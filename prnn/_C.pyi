@@ -227,6 +227,8 @@ def __getattr__(name: str) -> Any: ...  # the losses
 PREDICTOR_STATELESS: int
 PREDICTOR_LSTM: int
 PREDICTOR_GRU: int
+BEAM_MODIFIED: int
+BEAM_STANDARD: int
 
 class StreamLayers:
     def __init__(self, dtype: int, mode: int, layers: int, input: int, hidden: int, projection: int) -> None: ...
@@ -283,6 +285,22 @@ def transducer_search(
     lengths: int,
     bias: tuple[int, int, int] | None,
     state: Sequence[int] | None,
+    outputs: Sequence[int],
+    workspace: int,
+    workspace_size: int,
+) -> None: ...
+def transducer_beam_workspace_size(
+    handle: Handle, model: TransducerModel, sizes: tuple[int, int, int, int, int]
+) -> int: ...
+def transducer_beam_search(
+    handle: Handle,
+    model: TransducerModel,
+    prepared: int,
+    sizes: tuple[int, int, int, int, int],
+    frames: int,
+    lengths: int,
+    bias: tuple[int, int, int] | None,
+    state: Sequence[int],
     outputs: Sequence[int],
     workspace: int,
     workspace_size: int,

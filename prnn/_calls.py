@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
+from prnn import _options
 from prnn._C import Sequences
 from prnn._layer_arguments import checked_lengths
-from prnn._ops._autocast import autocast_cpu_dtypes, cast_all_to, cast_to
+from prnn._ops._autocast import autocast_cpu_dtypes, cast_all_to
 from prnn._ops._call import NO_OPTIONS, Call, Options, lie_packed, pack_weights, prepare
+from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
 from prnn._ops._layer import EXACT_STEPS, MODES, Config, layer
 from prnn._ops._measured import is_benchmark
@@ -25,7 +27,6 @@ from prnn._ops._rnn_function import EagerCall, Places, apply
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
 from prnn._ops._torch_private import cuda_current_device as _current_gpu
 from prnn._ops._torch_private import cuda_is_capturing as _is_capturing
-from prnn._options import Layout, compute, configuration_of
 from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
 from prnn._torch_on_cuda import torchs_calls
@@ -36,7 +37,7 @@ _MOST_SIZES = 256  # entries of a module's table before it starts anew
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
 _is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
-_strided, _bool, _float64 = torch.strided, torch.bool, torch.float64
+_strided, _bool, _float64, _bfloat16 = torch.strided, torch.bool, torch.float64, torch.bfloat16
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
 States = Sequence[Tensor | None]
@@ -50,27 +51,33 @@ class ModuleCalls:
         self.dtype, self.device, self.index = first.dtype, first.device, first.get_device()
         self.is_cpu, self.is_gpu = first.is_cpu, first.is_cuda
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
-        self.config = config = configuration_of(module)
+        self.config = config = _options.configuration_of(module)
         self.is_lstm, self.is_stack = module.mode == "LSTM", config.num_layers > 1
-        self.is_plain = config.heads == 1 and config.dropout == 0 and config.zoneout == 0 and config.mask_kinds == 0
+        self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
+        # A call that may have dropout, resets and cells of every timestep, and no other options.
+        self.is_plain = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not self.is_normalized
+        self.nothing = first.new_empty(0)
         self.input_size, self.batch_first = module.input_size, module.batch_first
         states = config.num_layers * (2 if config.bidirectional else 1)
         self.state_shapes = [(states, config.proj_size or config.hidden_size), (states, config.hidden_size)] * 2
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
-        # The layer of each of the packed weights.
-        self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
         self.weights, self.places, self.own, self.torchs = list(weights), None, None, None
         parameters = own_parameters(module)
         if parameters is not None and self._are_mine(parameters):
             self.own = OwnParameters(module, parameters, self.dtype)
+        self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
+        if self.is_normalized:
+            return
+        # The layer of each of the packed weights.
+        self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
+        if parameters is not None and self.own is not None:
             input = first.new_empty(0, self.input_size)
             stack = layer(config, self.dtype, self.input_size, self.device)
             if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
                 self.places = Places(self.weights)
-                if self.is_gpu and self.is_plain:
+                if self.is_gpu and self.is_plain and config.dropout == 0:
                     self.torchs = torchs_calls(module, parameters, input, self.weights, config)
-        self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
 
     def _are_mine(self, parameters: Sequence[Parameter]) -> bool:
         if self.dtype not in DTYPES:
@@ -150,8 +157,8 @@ class ModuleCalls:
             own_shape = (batch,)
             if lengths is not None:
                 is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
-                if is_on_gpu and not self.is_plain:  # kernels may serve the call that read them there
-                    lengths = checked_lengths(lengths, batch, input)
+                if self.is_normalized or (is_on_gpu and not self.is_plain):
+                    lengths = checked_lengths(lengths, batch, input)  # kernels may serve the call that read them there
                 elif (is_on_gpu and _is_capturing()) or (
                     sequences := sequences_of_lengths(lengths, steps, batch)
                 ) is None:
@@ -185,21 +192,27 @@ class ModuleCalls:
                 return None
         training = wants_grad and _is_grad_enabled()
 
-        is_torchs = self.takes_torchs and reset is None and lengths is None and not return_cells
+        is_torchs = self.takes_torchs and (is_cast or self.dtype is _bfloat16)
+        is_torchs = is_torchs and reset is None and lengths is None and not return_cells
         if is_torchs and (results := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
             output, hy, cy, cells = results
-        elif self.is_plain and reset is None and not return_cells and not is_cast:
-            output, hy, cy, cells = self._run(
-                input, hx, cx, weights, sequences, NO_OPTIONS, self.config, training, self.places
-            )
         else:
-            if lengths is not None:
-                lengths = checked_lengths(lengths, batch, input)
-            layout = Layout(batch_sizes, lengths, batch if is_packed else None, sequences)
-            config = self.config
+            config, options = self.config, NO_OPTIONS
             if reset is not None or return_cells:
                 config = config._replace(has_reset=reset is not None, return_cells=return_cells)
-            output, hy, cy, cells = compute(module, config, input, states, weights, layout, reset, self._run_options)
+            if self.is_plain and not is_cast and (reset is None or _options.resets_in_kernels(config, input, batch)):
+                if reset is not None or config.dropout > 0:
+                    options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None)
+                    if states[2] is not None or states[3] is not None:
+                        hx, cx = _options.with_reset_states(states)
+                results = self._run(input, hx, cx, weights, sequences, options, config, training, self.places)
+            else:
+                if lengths is not None and sequences is not None:
+                    lengths = checked_lengths(lengths, batch, input)
+                layout = _options.Layout(batch_sizes, lengths, batch if is_packed else None, sequences)
+                arguments = (module, config, input, states, weights, layout, reset)
+                results = _options.compute(*arguments, self._run_options)
+            output, hy, cy, cells = results
         if is_packed:
             if back is not None:
                 hy = hy.index_select(1, back)
@@ -233,7 +246,7 @@ class ModuleCalls:
         hx: Tensor | None,
         cx: Tensor | None,
         weights: Sequence[Tensor],
-        layout: Layout,
+        layout: _options.Layout,
         options: Options,
         config: Config,
     ) -> Results:
@@ -245,7 +258,9 @@ class ModuleCalls:
         is_cast = _is_autocast(self.device_type)
         if is_cast:
             dtype = torch.float32 if self.is_cpu else torch.get_autocast_dtype(self.device_type)
-            input, hx, cx = (cast_to(tensor, dtype) for tensor in tensors)  # type: ignore[assignment]
+            input, hx, cx = [  # type: ignore[assignment]
+                tensor if tensor is None or tensor.dtype is _float64 else tensor.to(dtype) for tensor in tensors
+            ]
             if self.dtype is not dtype:
                 weights, places = cast_all_to(weights, dtype), None  # type: ignore[assignment]
         training = False
@@ -309,8 +324,7 @@ class ModuleCalls:
             packed = weights[0] if places is not None else pack_weights(weights, call.stack, input)
             output, hy, cy, _, cells = call.forward(sequences, (input, hx, cx), packed, options)
         if cy is None or cells is None:
-            nothing = call.stack.nothing(input)
-            return output, hy, nothing if cy is None else cy, nothing if cells is None else cells
+            return output, hy, self.nothing if cy is None else cy, self.nothing if cells is None else cells
         return output, hy, cy, cells
 
     def _frozen_layers(self, data: Sequence[Tensor | None], weights: Sequence[Tensor]) -> int:

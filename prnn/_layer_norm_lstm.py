@@ -2,32 +2,19 @@
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.parameter import Parameter
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
+from prnn._called_module import CalledModule, States
 from prnn._cells import check_forget_bias
-from prnn._layer_arguments import (
-    call_dtypes,
-    check_dtype,
-    check_flag,
-    check_not_empty,
-    check_pair,
-    check_reset,
-    check_size,
-    check_tensor,
-    is_autocast,
-)
-from prnn._lstm_layers import Masks, lengths_on_device, masks_of, run_layer, run_layers, run_with_resets
+from prnn._layer_arguments import check_dtype, check_flag, check_pair, check_size, check_tensor, is_autocast
 from prnn._ops._handles import DTYPES
-from prnn._ops.layer_norm_lstm_input import input_products
-from prnn._scripting import NotScriptable
-from prnn._state_masks import check_probability, draw_masks
+from prnn._state_masks import check_probability
 
 __all__ = ["LayerNormLSTM"]
 
@@ -44,7 +31,7 @@ _TORCHAUDIO = {
 }
 
 
-class LayerNormLSTM(NotScriptable):
+class LayerNormLSTM(CalledModule):
     r"""LSTM with layer normalisation (Ba, Kiros and Hinton 2016), zoneout and recurrent dropout.
 
     With LN over all 4H gates and over the H elements of the cell state, ``*`` by element, gates in the order i, f, g,
@@ -82,6 +69,9 @@ class LayerNormLSTM(NotScriptable):
 
     Masks are drawn by torch's generator of the device: each replay of a CUDA graph has masks of its own.
     """
+
+    # What calls ask of any layer.
+    mode, proj_size, heads, backend = "LSTM", 0, 1, "best"
 
     def __init__(
         self,
@@ -130,7 +120,7 @@ class LayerNormLSTM(NotScriptable):
         self.eps = float(eps)
         gates = (4 * hidden_size,)
         for kind, layer, name in self._names():
-            width = input_size if layer == 0 else hidden_size * self._directions
+            width = input_size if layer == 0 else hidden_size * (2 if bidirectional else 1)
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (*gates, width), "weight_hh": (*gates, hidden_size)}
             shapes |= {"norm_cell_weight": (hidden_size,), "norm_cell_bias": (hidden_size,)}
             parameter = Parameter(torch.empty(shapes.get(kind, gates), device=device, dtype=dtype))
@@ -144,21 +134,32 @@ class LayerNormLSTM(NotScriptable):
             of_gates = ["norm_input_weight", "norm_hidden_weight", "bias"]
         kinds = ["weight_ih", "weight_hh", *of_gates, "norm_cell_weight", "norm_cell_bias"]
         for layer in range(self.num_layers):
-            for direction in range(self._directions):
+            for end in ("", "_reverse") if self.bidirectional else ("",):
                 for kind in kinds:
-                    yield kind, layer, self._full_name(kind, layer, direction)
+                    yield kind, layer, f"{kind}_l{layer}{end}"
+
+    def _packed_weights(self) -> list[Tensor]:
+        """The weights of all layers and directions, in the order of _names()."""
+        names = self._flat_weights_names
+        weights: list[Tensor] = [getattr(self, name) for name in names]
+        first = weights[0]
+        if not is_autocast(first):
+            if first.dtype not in DTYPES:
+                raise TypeError(
+                    f"the weights have dtype {first.dtype}; it must be one of {', '.join(map(str, DTYPES))}"
+                )
+            for name, weight in zip(names, weights, strict=True):
+                if weight.dtype != first.dtype:
+                    raise ValueError(f"{name} has dtype {weight.dtype}, but weight_ih_l0 has {first.dtype}")
+        return weights
 
     @property
-    def _directions(self) -> int:
-        return 2 if self.bidirectional else 1
+    def _flat_weights_names(self) -> list[str]:
+        return [name for _, _, name in self._names()]
 
     @property
-    def _state_count(self) -> int:
-        return self.num_layers * self._directions
-
-    @staticmethod
-    def _full_name(name: str, layer: int, direction: int) -> str:
-        return f"{name}_l{layer}{'_reverse' if direction else ''}"
+    def _flat_weights(self) -> list[Parameter | None]:
+        return [self._parameters.get(name) for name in self._flat_weights_names]
 
     def reset_parameters(self) -> None:
         """Matrices uniform in +-1 / sqrt(hidden_size), gains 1, biases 0 but for the forget gate's."""
@@ -232,191 +233,14 @@ class LayerNormLSTM(NotScriptable):
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
         """
-        if isinstance(input, PackedSequence):
-            if lengths is not None:
-                raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
-            return self._forward_packed(input, hx, reset, reset_hx)
-        check_tensor(input, "input")
-        weights: dict[str, Tensor] = {name: getattr(self, name) for _, _, name in self._names()}
-        first = weights["weight_ih_l0"]
-        computed, dtype = call_dtypes(input, first)
-        if not is_autocast(input):
-            for name, weight in weights.items():
-                if weight.dtype != first.dtype:
-                    raise ValueError(f"{name} has dtype {weight.dtype}, but weight_ih_l0 has {first.dtype}")
-            self._check_input(input, first.dtype)
-            return self._forward(input, hx, weights, lengths, computed, dtype, reset, reset_hx)
-        if input.is_floating_point():
-            input = input.to(computed)
-
-        def cast(states: Any) -> Any:
-            if not isinstance(states, (tuple, list)):
-                return states
-            return tuple(x.to(computed) if isinstance(x, Tensor) else x for x in states)
-
-        hx, reset_hx = cast(hx), cast(reset_hx)
-        self._check_input(input, computed)
-        with torch.autocast(input.device.type, enabled=False):
-            return self._forward(input, hx, weights, lengths, computed, dtype, reset, reset_hx)
-
-    def _forward_packed(
-        self,
-        input: PackedSequence,
-        hx: tuple[Tensor, Tensor] | None,
-        reset: Tensor | None,
-        reset_hx: tuple[Tensor, Tensor] | None,
-    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
-        data, batch_sizes, sorted_indices, unsorted_indices = input
-        check_not_empty(batch_sizes)
-        padded, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
-        if reset is not None:
-            check_reset(reset, data)
-            reset, _ = pad_packed_sequence(PackedSequence(reset, batch_sizes), self.batch_first)
-
-        def sort(states: tuple[Tensor, Tensor] | None, name: str) -> tuple[Tensor, Tensor] | None:
-            if states is None or sorted_indices is None:
-                return states
-            self._check_states(states, (self._state_count, lengths.numel(), self.hidden_size), data, name)
-            return states[0].index_select(1, sorted_indices), states[1].index_select(1, sorted_indices)
-
-        hx, reset_hx = sort(hx, "hx"), sort(reset_hx, "reset_hx")
-        output, (h, c) = self.forward(padded, hx, lengths=lengths, reset=reset, reset_hx=reset_hx)
-        packed = pack_padded_sequence(output, lengths, self.batch_first)
-        if unsorted_indices is not None:
-            h, c = h.index_select(1, unsorted_indices), c.index_select(1, unsorted_indices)
-        return PackedSequence(packed.data, batch_sizes, sorted_indices, unsorted_indices), (h, c)
-
-    def _check_input(self, input: Tensor, dtype: torch.dtype) -> None:
-        if input.dim() not in (2, 3):
-            raise ValueError(
-                f"input has {input.dim()} dimensions (shape {tuple(input.shape)}); it must have 3, or 2 if unbatched"
-            )
-        if input.size(-1) != self.input_size:
-            raise ValueError(
-                f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {self.input_size}"
-            )
-        check_not_empty(input, 1 if self.batch_first and input.dim() == 3 else 0)
-        device = self.weight_ih_l0.device
-        if input.device != device:
-            raise ValueError(f"input is on {input.device}, but the weights are on {device}")
-        if dtype not in DTYPES:
-            raise TypeError(f"the weights have dtype {dtype}; it must be one of {', '.join(map(str, DTYPES))}")
-        if input.dtype != dtype:
-            raise ValueError(
-                f"input has dtype {input.dtype}, but the weights have {dtype}; convert one with .to({dtype}) or the "
-                f"other with .to({input.dtype})"
-            )
-
-    @staticmethod
-    def _check_states(
-        states: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor, argument: str = "hx"
-    ) -> None:
-        check_pair(states, argument)
-        for name, state in zip(("h", "c"), states, strict=True):
-            check_tensor(state, f"{name} of {argument}")
-            if state.shape != expected:
-                raise ValueError(f"{name} of {argument} has shape {tuple(state.shape)}; it must be {expected}")
-            if state.device != input.device:
-                raise ValueError(f"{name} of {argument} is on {state.device}, but input is on {input.device}")
-
-    def _states(
-        self, states: tuple[Tensor, Tensor] | None, batch: int, is_batched: bool, input: Tensor, argument: str
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """h and c, (L D, N, H)."""
-        if states is None:
-            return None, None
-        count = self._state_count
-        expected = (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size)
-        self._check_states(states, expected, input, argument)
-        for name, state in zip(("h", "c"), states, strict=True):
-            if state.dtype != input.dtype:
-                raise ValueError(f"{name} of {argument} has dtype {state.dtype}, but input has {input.dtype}")
-        h, c = (state.reshape(count, batch, self.hidden_size) for state in states)
-        return h, c
-
-    def _forward(
-        self,
-        input: Tensor,
-        hx: tuple[Tensor, Tensor] | None,
-        weights: Mapping[str, Tensor],
-        lengths: Tensor | Sequence[int] | None,
-        computed: torch.dtype,
-        dtype: torch.dtype,
-        reset: Tensor | None,
-        reset_hx: tuple[Tensor, Tensor] | None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """computed: the type of the computation; dtype: of the results."""
-        if reset is not None:
-            check_reset(reset, input)
-        elif reset_hx is not None:
-            raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
-        is_batched = input.dim() == 3
-        if not is_batched:
-            input, reset = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1)
-        elif self.batch_first:
-            input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-        batch = input.size(1)
-        given = [
-            *self._states(hx, batch, is_batched, input, "hx"),
-            *self._states(reset_hx, batch, is_batched, input, "reset_hx"),
-        ]
-        states = [None if state is None else state.to(computed) for state in given]
-        if batch == 0:
-            reset = None
-        input, weights = input.to(computed), {name: weight.to(computed) for name, weight in weights.items()}
-        if lengths is not None:
-            if not is_batched:
-                raise ValueError(
-                    "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
-                )
-            lengths = lengths_on_device(lengths, input)
-
-        def run_stack(
-            input: Tensor, states: tuple[Tensor | None, Tensor | None], lengths: Tensor | None, masks: Masks
-        ) -> tuple[Tensor, Tensor, Tensor]:
-            def run(
-                input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
-            ) -> tuple[Tensor, Tensor]:
-                return self._run_layer(input, states, lengths, masks, weights, layer, direction)
-
-            dropout = self.dropout if self.training else 0.0
-            return run_layers(input, states, lengths, self.num_layers, self._directions, dropout, run)
-
-        zoneout, recurrent = draw_masks(self, input, batch) or (None, None)
-        results = run_with_resets(run_stack, input, states, lengths, (zoneout, recurrent), reset, self._directions)
-        output, h_n, c_n = (result.to(dtype) for result in results)
-        if not is_batched:
-            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
-        return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)
-
-    def _run_layer(
-        self,
-        input: Tensor,
-        states: tuple[Tensor | None, Tensor | None],
-        lengths: Tensor | None,
-        masks: Masks,
-        weights: Mapping[str, Tensor],
-        layer: int,
-        direction: int,
-    ) -> tuple[Tensor, Tensor]:
-        def weight(name: str) -> Tensor:
-            return weights[self._full_name(name, layer, direction)]
-
-        x = input_products(input, weight("weight_ih"))
-        gate_names = ("norm_gates_weight", "norm_gates_bias")
-        if self.normalize == "products":
-            x = functional.layer_norm(x, (x.size(-1),), weight("norm_input_weight"), eps=self.eps)
-            gate_names = ("norm_hidden_weight", "bias")
-        norm = [weight(name) for name in (*gate_names, "norm_cell_weight", "norm_cell_bias")]
-        return run_layer(
-            x,
-            states,
-            weight("weight_hh"),
-            norm,
-            lengths,
-            masks_of(masks, layer * self._directions + direction, self.hidden_size, x.dtype),
-            normalize=self.normalize,
-            reverse=direction == 1,
-            zoneout=0.0 if self.training else self.zoneout,
-            eps=self.eps,
-        )
+        names = ("h of hx", "c of hx", "h of reset_hx", "c of reset_hx")
+        states: States = (None, None, None, None)
+        if hx is not None or reset_hx is not None:
+            check_pair(hx, "hx")
+            check_pair(reset_hx, "reset_hx")
+            states = (*(hx or (None, None)), *(reset_hx or (None, None)))
+            for name, state, pair in zip(names, states, (hx, hx, reset_hx, reset_hx), strict=True):
+                if pair is not None and state is None:
+                    check_tensor(state, name)
+        output, h, c, _ = self._run(input, states, lengths, reset, names)
+        return output, (h, c)

@@ -1,31 +1,124 @@
-"""Stacks of the operator layer_norm_lstm: what LayerNormLSTM, and an LSTM with zoneout or recurrent dropout, share."""
+"""Stacks of LSTM layers by the operator layer_norm_lstm: LayerNormLSTM's, and those with zoneout or recurrent dropout
+that no kernel of plain layers serves: in float64 on a GPU, and where layer and batch are large."""
+
+from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._compiler import disable
-from prnn._layer_arguments import checked_lengths
+from prnn._errors import NotSupportedError
+from prnn._layer_arguments import check_not_empty, is_autocast
+from prnn._ops._autocast import are_even, autocast_cpu_dtypes
+from prnn._ops._handles import DTYPES
+from prnn._ops._layer import MODES
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
 from prnn._ops._sequences import sequences_of, unpack
 from prnn._ops._torch_private import assert_async, in_functorch
-from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
+from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm, layer_norm_lstm_plan
+from prnn._ops.layer_norm_lstm_input import input_products
+from prnn._state_masks import draw_masks, given
 
-__all__ = ["Masks", "lengths_on_device", "masks_of", "run_layer", "run_layers", "run_with_resets"]
+__all__ = ["run_lstm_layers"]
 
-Masks = tuple[Tensor | None, Tensor | None]  # of a layer and direction: zoneout's (T, N, H), and the recurrent (N, H)
-# Runs all layers: of input (T, N, I), h and c, lengths and the masks of all layers, output and the last h and c.
-RunStack = Callable[[Tensor, tuple[Tensor | None, Tensor | None], Tensor | None, Masks], tuple[Tensor, Tensor, Tensor]]
+States = tuple[Tensor | None, Tensor | None]  # h and c
+Masks = tuple[Tensor | None, Tensor | None]  # zoneout's (T, N, L D H), and the recurrent (L D, N, H)
+Run = Callable[[Tensor, States, Tensor | None, Masks], tuple[Tensor, Tensor, Tensor]]
 
 
-def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
+def run_lstm_layers(
+    module: Any,
+    input: Tensor,
+    states: Sequence[Tensor | None],
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    masks: tuple[Tensor | None, ...] | None,
+    return_cells: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A call of a module, of arguments that have been checked: output, hy, cy, and no elements for cells.
+
+    Args:
+        input: (T, N, I), or a PackedSequence's rows with batch_sizes; lengths and reset of the same layout.
+        states: h and c, and those of reset_hx.
+        weights: the module's, in the order of its _packed_weights().
+        masks: of draw_masks(), in the layout of input; None: to be drawn here, in the type of the computation.
+    """
+    is_cast = is_autocast(input)
+    # What the call computes in and what it returns: the weights' type, under autocast the autocast type unless they are
+    # float64. On the CPU 16 bits are computed in float32, without rounding what is given in float32.
+    dtype = weights[0].dtype
+    if is_cast and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(input.device.type)
+    result_dtype = cell_dtype = dtype
+    if input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
+        dtype = torch.float32
+        if is_cast and module.normalize == "none":  # the results have the types of torch.nn.LSTM's
+            is_even = are_even(batch_sizes) and are_even(lengths)
+            result_dtype, cell_dtype = autocast_cpu_dtypes(input, states[0], states[1], is_even, MODES["LSTM"])
+    directions = 2 if module.bidirectional else 1
+    zoneout, recurrent = masks or (None, None)
+    if batch_sizes is not None:
+        if reset is not None:
+            reset, _ = pad_packed_sequence(PackedSequence(reset, batch_sizes))
+        if zoneout is not None:
+            zoneout, _ = pad_packed_sequence(PackedSequence(zoneout, batch_sizes))
+        input, lengths = pad_packed_sequence(PackedSequence(input, batch_sizes))
+    check_not_empty(input)
+    with torch.autocast(input.device.type, enabled=False) if is_cast else nullcontext():
+        input = input.to(dtype)
+        if module.normalize == "none":
+            _require_served(module, input, return_cells)
+        elif module.training and (module.zoneout > 0 or module.recurrent_dropout > 0):
+            zoneout, recurrent = draw_masks(module, input, input.size(1))
+        if result_dtype != dtype or is_cast:
+            states = [None if state is None else state.to(dtype) for state in states]
+            weights = [weight.to(dtype) for weight in weights]
+        on_device = None if lengths is None else _lengths_on_device(lengths, input)
+        run = partial(_run_stack, module, weights)
+        output, hy, cy = _run_with_resets(run, input, states, on_device, (zoneout, recurrent), reset, directions)
+    if batch_sizes is not None:
+        output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
+    output, hy, cy = output.to(result_dtype), hy.to(result_dtype), cy.to(cell_dtype)
+    return output, hy, cy, output.new_empty(0)
+
+
+def _require_served(module: Any, input: Tensor, return_cells: bool) -> None:
+    """Of an LSTM without normalisation. input: (T, N, I)."""
+    if return_cells:
+        raise NotSupportedError(
+            f"return_cells is True, {given(module)}: the kernels that serve such a layer here return the last c alone"
+        )
+    if input.dtype not in DTYPES:
+        raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
+    if input.is_cuda and module.backend == "cudnn":
+        raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
+
+
+def _require_resident(module: Any, input: Tensor) -> None:
+    """Where the backend says so. input: (T, N, I)."""
+    batch, units = input.size(1), module.hidden_size // module.heads
+    forward, backward, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), units)
+    if "steps" in (forward, backward):
+        raise NotSupportedError(
+            f"backend is 'persistent', {given(module)}: resident kernels with masks serve no {batch} sequences of "
+            f"{units} units in {input.dtype}"
+        )
+
+
+def _lengths_on_device(lengths: Tensor, input: Tensor) -> Tensor:
     """(N,) int32 on the device of input, (T, N, I). The host does not look at lengths on a GPU; those on the CPU are
     constants of a CUDA graph."""
-    steps, batch = input.shape[:2]
-    lengths = checked_lengths(lengths, batch, input)
+    steps = input.size(0)
     if lengths.device.type == "cpu" and torch.compiler.is_compiling():
         is_right = ((lengths >= 1) & (lengths <= steps)).all()
         assert_async(is_right, "lengths must be 1 to the number of timesteps of input")
@@ -48,76 +141,30 @@ def _constant_lengths(lengths: Tensor, input: Tensor) -> Tensor:
     return unpack(sequences, ones, (steps, batch, 1)).sum((0, 2), dtype=torch.int32)
 
 
-def masks_of(masks: Masks, index: int, hidden: int, dtype: torch.dtype) -> Masks:
-    """Of layer and direction, counted together, from those of all, zoneout's (T, N, L D H) and (L D, N, H)."""
-    zoneout, recurrent = masks
-    return (
-        None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(dtype),
-        None if recurrent is None else recurrent[index].to(dtype),
-    )
-
-
-def run_layer(
-    x: Tensor,
-    states: tuple[Tensor | None, Tensor | None],
-    recurrent: Tensor,
-    norm: Sequence[Tensor | None],
-    lengths: Tensor | None,
-    masks: Masks,
-    *,
-    normalize: str,
-    reverse: bool,
-    zoneout: float,
-    eps: float = 1e-5,
-) -> tuple[Tensor, Tensor]:
-    """One layer and direction: y (T, N, H) and the last c.
-
-    Args:
-        x: (T, N, 4 H), the products of the input with what is added to them.
-        states: h0 and c0, (N, H); None is zeros.
-        norm: gain and bias of the gates, gain and bias of the cell state; None each where nothing is normalised.
-        lengths: of lengths_on_device(); None: all are T.
-        zoneout: the expectation that evaluation takes in place of a mask; 0 in training.
-    """
-    arrays: list[Tensor | None] = [x, *states, recurrent, *norm, *masks, lengths]
-    arrays = [None if array is None else array.contiguous() for array in arrays]
-    # Under vmap a tensor does not say whether a transform around it wants its gradient.
-    wanted = in_functorch() or any(array is not None and array.requires_grad for array in arrays)
-    keep = torch.is_grad_enabled() and wanted
-    y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(zoneout), keep)
-    return y, cy
-
-
-def run_layers(
-    input: Tensor,
-    hx: tuple[Tensor | None, Tensor | None],
-    lengths: Tensor | None,
-    num_layers: int,
-    directions: int,
-    dropout: float,
-    run: Callable[[Tensor, tuple[Tensor | None, Tensor | None], int, int], tuple[Tensor, Tensor]],
+def _run_stack(
+    module: Any, weights: Sequence[Tensor], input: Tensor, hx: States, lengths: Tensor | None, masks: Masks
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A stack: output (T, N, D H), zero beyond each length, and the last h and c, (L D, N, H).
+    """All layers of input (T, N, I): output (T, N, D H), zero beyond each length, and the last h and c, (L D, N, H).
 
     Args:
-        input: (T, N, I).
         hx: h and c, (L D, N, H); None is zeros.
-        lengths: of lengths_on_device(); None: all are T.
-        dropout: probability of dropout between layers in this call.
-        run: run(input, states, layer, direction), as run_layer(), of one layer and direction.
+        lengths: of _lengths_on_device(); None: all are T.
     """
+    if input.is_cuda and module.normalize == "none" and module.backend == "persistent":
+        _require_resident(module, input)
+    directions, dropout = 2 if module.bidirectional else 1, module.dropout if module.training else 0.0
     padding = None
     if lengths is not None:
         padding = (torch.arange(input.size(0), device=input.device)[:, None] >= lengths)[:, :, None]
         input = input.masked_fill(padding, 0)
-    last_h, last_c = [], []
-    for layer in range(num_layers):
+    last_h: list[Tensor] = []
+    last_c: list[Tensor] = []
+    for layer in range(module.num_layers):
         if layer > 0 and dropout > 0:
             input = functional.dropout(input, dropout)
         outputs = []
         for direction in range(directions):
-            h0, c0 = (None if state is None else state[layer * directions + direction] for state in hx)
-            y, cy = run(input, (h0, c0), layer, direction)
+            y, cy = _run_layer(module, weights, layer * directions + direction, input, hx, lengths, masks)
             outputs.append(y)
             last_h.append(y[0 if direction else -1])
             last_c.append(cy)
@@ -127,8 +174,86 @@ def run_layers(
     return input, torch.stack(last_h), torch.stack(last_c)
 
 
-def run_with_resets(
-    run: RunStack,
+def _run_layer(
+    module: Any,
+    weights: Sequence[Tensor],
+    index: int,
+    input: Tensor,
+    hx: States,
+    lengths: Tensor | None,
+    masks: Masks,
+) -> tuple[Tensor, Tensor]:
+    """One layer and direction, counted together by `index`: y (T, N, H) and the last c. hx, masks: those of all."""
+    hidden, directions = module.hidden_size, 2 if module.bidirectional else 1
+    h, c = hx
+    zoneout, recurrent_mask = masks
+    arrays: list[Tensor | None] = [
+        None if h is None else h[index],
+        None if c is None else c[index],
+        None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype),
+        None if recurrent_mask is None else recurrent_mask[index].to(input.dtype),
+    ]
+    numbers = (
+        NORMALIZE[module.normalize],
+        index % directions == 1,
+        float(getattr(module, "eps", 1e-5)),
+        0.0 if module.training else float(module.zoneout),
+    )
+    if module.normalize != "none":
+        count = len(weights) // (module.num_layers * directions)
+        own = weights[index * count : (index + 1) * count]  # matrices, the input's gain, and gain and bias of each norm
+        x = input_products(input, own[0])
+        if module.normalize == "products":
+            x = functional.layer_norm(x, (x.size(-1),), own[2], eps=module.eps)
+        return _run_recurrence(x, own[1], own[-4:], arrays, lengths, numbers)
+    matrices = 2 * module.num_layers * directions  # before as many biases
+    weight_ih, weight_hh = weights[2 * index : 2 * index + 2]
+    biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()
+    x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
+    if module.heads == 1:
+        return _run_recurrence(x, weight_hh, (None,) * 4, arrays, lengths, numbers)
+    of_heads = [
+        x.chunk(module.heads, -1),
+        *((None,) * module.heads if a is None else a.chunk(module.heads, -1) for a in arrays),
+    ]
+    results = [
+        _run_recurrence(own_x, recurrent, (None,) * 4, own, lengths, numbers)
+        for recurrent, own_x, *own in zip(weight_hh.unbind(), *of_heads, strict=True)
+    ]
+    y, cy = zip(*results, strict=True)
+    return torch.cat(y, -1), torch.cat(cy, -1)
+
+
+def _run_recurrence(
+    x: Tensor,
+    recurrent: Tensor,
+    norm: Sequence[Tensor | None],
+    states_and_masks: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    numbers: tuple[int, bool, float, float],
+) -> tuple[Tensor, Tensor]:
+    """y (T, N, H) and the last c of x (T, N, 4 H), the products of the input with what is added to them.
+
+    Args:
+        norm: gain and bias of the gates, gain and bias of the cell state; None each where nothing is normalised.
+        states_and_masks: h0, c0, and the masks of zoneout and the recurrence, each of this recurrence alone.
+        numbers: normalize, whether it runs backwards, epsilon, and the expectation that evaluation takes in the place
+            of zoneout's mask; 0 in training.
+    """
+    h0, c0, *masks = states_and_masks
+    arrays: list[Any] = [x, h0, c0, recurrent, *norm, *masks, lengths]
+    # Under vmap a tensor does not say whether a transform around it wants its gradient.
+    wanted = in_functorch()
+    for place, array in enumerate(arrays):
+        if array is not None:
+            arrays[place] = array = array.contiguous()
+            wanted = wanted or array.requires_grad
+    y, cy, _ = call_layer_norm_lstm(*arrays, *numbers, torch.is_grad_enabled() and wanted)
+    return y, cy
+
+
+def _run_with_resets(
+    run: Run,
     input: Tensor,
     hx: Sequence[Tensor | None],
     lengths: Tensor | None,
@@ -136,19 +261,19 @@ def run_with_resets(
     reset: Tensor | None,
     directions: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of sequences that start anew where `reset`, (T, N), is set, by kernels that know no resets. hx: h and c,
-    and those of reset_hx."""
-    if reset is not None and input.size(0) == 1:  # an agent acts: nothing to cut, and nothing to wait for
-        pairs = zip(hx[:2], hx[2:], strict=True)
-        hx, reset = [_initial_state(*pair, reset[0], directions) for pair in pairs], None
-    if reset is None:
-        return run(input, (hx[0], hx[1]), lengths, masks)
-    return _run_cut(run, input, hx, lengths, masks, reset, directions)
+    """run(input, states, lengths, masks) of sequences that start anew where `reset`, (T, N), is set, by kernels that
+    know no resets. hx: h and c, and those of reset_hx."""
+    if reset is not None and reset.numel() > 0 and input.size(0) > 1:
+        return _run_cut(run, input, hx, lengths, masks, reset, directions)
+    h, c = hx[:2]
+    if reset is not None and reset.numel() > 0:  # an agent acts: nothing to cut, and nothing to wait for
+        h, c = (_initial_state(*pair, reset[0], directions) for pair in zip(hx[:2], hx[2:], strict=True))
+    return run(input, (h, c), lengths, masks)
 
 
 @disable  # how many pieces there are, and how long, differs from call to call
 def _run_cut(
-    run: RunStack,
+    run: Run,
     input: Tensor,
     hx: Sequence[Tensor | None],
     lengths: Tensor | None,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prnn._C import Sequences
-from prnn._masked_lstm import run_masked_lstm
+from prnn._lstm_layers import run_lstm_layers
 from prnn._ops._call import Options
 from prnn._ops._dropout import draw_seed
 from prnn._ops._layer import BACKENDS, MODES, Config
@@ -25,7 +25,7 @@ from prnn._state_masks import (
     uses_masks,
 )
 
-__all__ = ["Layout", "compute", "configuration_of"]
+__all__ = ["Layout", "compute", "configuration_of", "resets_in_kernels", "with_reset_states"]
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements
 
@@ -77,6 +77,9 @@ def compute(
     """A call with options, of arguments that have been checked.
 
     input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
+    arguments = (module, input, states, weights, layout.batch_sizes, layout.lengths, reset)
+    if module.normalize != "none":
+        return run_lstm_layers(*arguments, None)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
     is_gru_for_rnn = config.mode != MODES[module.mode]
     if is_gru_for_rnn:
@@ -85,11 +88,8 @@ def compute(
     if config.zoneout > 0 or config.mask_kinds > 0:
         batch = input.size(1) if layout.max_batch is None else layout.max_batch
         masks = draw_masks(module, input, batch)
-        if config.mode == MODES["LSTM"]:
-            trains = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights))
-            if not are_in_kernels(config, input, batch, layout.lengths, trains):
-                given = (layout.batch_sizes, layout.lengths, reset, masks, config.return_cells)
-                return run_masked_lstm(module, input, states, *given)
+        if config.mode == MODES["LSTM"] and not are_in_kernels(config, input, batch, layout.lengths, weights):
+            return run_lstm_layers(*arguments, masks, config.return_cells)
     if reset is not None:
         batch = input.size(1) if layout.max_batch is None else layout.max_batch
         if not resets_in_kernels(config, input, batch):
@@ -141,14 +141,12 @@ def _run_whole(
         *states, recurrent = [None if state is None else _by_head(state, heads) for state in (*states, recurrent)]
         options = (reset, zoneout, recurrent, seed)
     hx, cx, *at_reset = states
-    if config.has_reset:
-        hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
+    if at_reset[0] is not None or at_reset[1] is not None:
+        hx, cx = with_reset_states(states)
     output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
     if heads > 1:
-        hy, cy = (
-            state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
-            for state in (hy, cy)
-        )
+        hy = hy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+        cy = cy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if cy.dim() == 3 else cy
     return output, hy, cy, cells
 
 
@@ -157,8 +155,11 @@ def _by_head(state: Tensor, heads: int) -> Tensor:
     return state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor | None:
-    """The states to begin with and those of resets, (2, L D, N, H); the former alone where the latter are zeros."""
-    if at_reset is None:
-        return state
-    return torch.stack([torch.zeros_like(at_reset) if state is None else state, at_reset])
+def with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+    """hx and cx of hx, cx and those of reset_hx: where the latter are given, (2, L D, N, H) of both."""
+    hx, cx, *at_reset = states
+    if at_reset[0] is not None:
+        hx = torch.stack([torch.zeros_like(at_reset[0]) if hx is None else hx, at_reset[0]])
+    if at_reset[1] is not None:
+        cx = torch.stack([torch.zeros_like(at_reset[1]) if cx is None else cx, at_reset[1]])
+    return hx, cx

@@ -13,6 +13,7 @@ class OwnParameters:
 
     def __init__(self, module: Any, parameters: list[Parameter], dtype: torch.dtype) -> None:
         self.parameters, self._dtype = parameters, dtype
+        self._flat = module._flat_weights  # which subclasses with DropConnect write to
         self._known = [
             (name, parameter, parameter.data_ptr(), parameter.shape)
             for name, parameter in zip(module._flat_weights_names, parameters, strict=True)
@@ -23,7 +24,7 @@ class OwnParameters:
         module then forgets its calls."""
         parameters, dtype = module._parameters, self._dtype
         wanted = False
-        for (name, parameter, address, shape), flat in zip(self._known, module._flat_weights, strict=True):
+        for (name, parameter, address, shape), flat in zip(self._known, self._flat, strict=True):
             if (
                 parameters.get(name) is not parameter
                 or flat is not parameter

@@ -121,8 +121,8 @@ def are_in_kernels(
     config: Config,
     input: Tensor,
     batch: int,
-    lengths: object = None,
-    trains: bool = True,
+    lengths: object,
+    weights: Sequence[Tensor],
 ) -> bool:
     """Whether the kernels of plain LSTMs serve one with masks. They alone know resets, heads and c of every timestep;
     lengths on a GPU the others read without the host. A compiled function does not ask the library for its plans."""
@@ -134,6 +134,7 @@ def are_in_kernels(
     needs = config.has_reset or config.return_cells or config.heads > 1
     if not needs and isinstance(lengths, Tensor) and lengths.is_cuda:
         return False
+    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (input, *weights))
     if not (needs or are_kernels_faster(config.hidden_size, batch, dtype, trains)):
         return False
     return resets_in_kernels(config, input, batch)

@@ -99,7 +99,7 @@ def _is_faster(
 
 def takes_torchs(module: Any) -> bool:
     """Whether calls in bfloat16 may be torch's. Of a projection torch warns that oneDNN has none."""
-    is_plain = module.heads == 1 and module.proj_size == 0
+    is_plain = module.heads == 1 and module.proj_size == 0 and module.normalize == "none"
     return is_plain and module.backend != "persistent" and not uses_masks(module)
 
 

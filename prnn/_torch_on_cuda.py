@@ -61,7 +61,7 @@ class TorchsCalls:
         self.last: dict[bool, tuple[Any, ...]] = {
             training: (config.mode, *rest, training, config.bidirectional, [], None) for training in (False, True)
         }
-        self.nothing = stack.nothing(input)
+        self.nothing = input.new_empty(0)
         # Zeros for states that are not given, of sizes that are torch's (timesteps, sequences, whether there are
         # gradients, those of weights and tf32, stream and thread): filled once, in the stream whose calls have them.
         # And sizes that are not (timesteps, sequences, whether there is tf32, gradients are enabled, the first weight

@@ -1,8 +1,9 @@
-"""The command line: ``prnn tokenizer``, ``train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``bench``,
-``run`` and ``completion``. Commands import what they compute with when they run: --help and --version need no torch.
+"""The command line: ``prnn tokenizer``, ``train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``selftest``,
+``bench``, ``run`` and ``completion``. Commands import what they compute with when they run: --help and --version need
+no torch.
 
-Exit status: 0 done; 2 the input or an option cannot be used, the output cannot be written, or a training has diverged,
-said in one sentence on stderr; 130 interrupted.
+Exit status: 0 done; 1 selftest found a difference; 2 the input or an option cannot be used, the output cannot be
+written, or a training has diverged, said in one sentence on stderr; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from prnn import __version__
-from prnn.commands import bench, completion, evaluate, export, info, run, tokenizer, train, transcribe
+from prnn.commands import bench, completion, evaluate, export, info, run, selftest, tokenizer, train, transcribe
 from prnn.commands.failure import CommandError
 from prnn.commands.parser import Parser
 
-_COMMANDS = (tokenizer, train, transcribe, evaluate, export, info, bench, run, completion)
+_COMMANDS = (tokenizer, train, transcribe, evaluate, export, info, selftest, bench, run, completion)
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 

@@ -63,6 +63,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
     backend: str
+    normalize = "none"  # of which LayerNormLSTM has others
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0

@@ -56,6 +56,26 @@ prnnTransducerOutputs_t outputs_of(const std::array<Address, 7>& a) {
           pointer(a[4]),      pointer(a[5]),      pointer<double>(a[6])};
 }
 
+// The members of prnnTransducerBeamOptions_t, prnnTransducerBeamState_t and prnnTransducerBeamOutputs_t in their order.
+using BeamSizes = std::tuple<int64_t, int64_t, int64_t, int64_t, int>;
+prnnTransducerBeamOptions_t beam_options_of(const BeamSizes& sizes) {
+  return {std::get<0>(sizes), std::get<1>(sizes), std::get<2>(sizes), std::get<3>(sizes),
+          static_cast<prnnTransducerBeamMode_t>(std::get<4>(sizes))};
+}
+prnnTransducerBeamState_t beam_state_of(const std::array<Address, 8>& a) {
+  return {pointer<int>(a[0]), pointer<int>(a[1]), pointer(a[2]),         pointer(a[3]),
+          pointer<int>(a[4]), pointer<int>(a[5]), pointer<double>(a[6]), pointer<uint64_t>(a[7])};
+}
+prnnTransducerBeamOutputs_t beam_outputs_of(const std::array<Address, 6>& a) {
+  return {pointer<int>(a[0]), pointer<int>(a[1]), pointer<int>(a[2]),
+          pointer<int>(a[3]), pointer(a[4]),      pointer<double>(a[5])};
+}
+
+prnnTransducerBias_t bias_of(const std::optional<std::tuple<int64_t, Address, Address>>& bias) {
+  if (!bias) return {};
+  return {std::get<0>(*bias), pointer<int>(std::get<1>(*bias)), pointer(std::get<2>(*bias))};
+}
+
 }  // namespace
 
 void bind_decode(py::module_& module) {
@@ -111,8 +131,7 @@ void bind_decode(py::module_& module) {
                 const std::optional<std::array<Address, 7>>& state, const std::array<Address, 7>& outputs,
                 Address workspace, size_t workspace_size) {
                const prnnTransducerSearchOptions_t options = options_of(sizes);
-               prnnTransducerBias_t scores{};
-               if (bias) scores = {std::get<0>(*bias), pointer<int>(std::get<1>(*bias)), pointer(std::get<2>(*bias))};
+               const prnnTransducerBias_t scores = bias_of(bias);
                const prnnTransducerInputs_t inputs{pointer(frames), pointer<int>(lengths), bias ? &scores : nullptr};
                const prnnTransducerState_t states = state ? state_of(*state) : prnnTransducerState_t{};
                const prnnTransducerOutputs_t found = outputs_of(outputs);
@@ -121,6 +140,32 @@ void bind_decode(py::module_& module) {
                  py::gil_scoped_release release;
                  status = prnnTransducerSearch(handle.get(), &model, pointer(prepared), &options, &inputs,
                                                state ? &states : nullptr, &found, pointer(workspace), workspace_size);
+               }
+               check(status, handle.get());
+             });
+  module.attr("BEAM_MODIFIED") = static_cast<int>(PRNN_BEAM_MODIFIED);
+  module.attr("BEAM_STANDARD") = static_cast<int>(PRNN_BEAM_STANDARD);
+  module.def("transducer_beam_workspace_size", [](const Handle& handle, const Model& model, const BeamSizes& sizes) {
+    const prnnTransducerBeamOptions_t options = beam_options_of(sizes);
+    size_t size = 0;
+    check(prnnGetTransducerBeamSearchWorkspaceSize(handle.get(), &model, &options, &size), handle.get());
+    return size;
+  });
+  module.def("transducer_beam_search",
+             [](const Handle& handle, const Model& model, Address prepared, const BeamSizes& sizes, Address frames,
+                Address lengths, const std::optional<std::tuple<int64_t, Address, Address>>& bias,
+                const std::array<Address, 8>& state, const std::array<Address, 6>& outputs, Address workspace,
+                size_t workspace_size) {
+               const prnnTransducerBeamOptions_t options = beam_options_of(sizes);
+               const prnnTransducerBias_t scores = bias_of(bias);
+               const prnnTransducerInputs_t inputs{pointer(frames), pointer<int>(lengths), bias ? &scores : nullptr};
+               const prnnTransducerBeamState_t states = beam_state_of(state);
+               const prnnTransducerBeamOutputs_t found = beam_outputs_of(outputs);
+               prnnStatus_t status;
+               {
+                 py::gil_scoped_release release;
+                 status = prnnTransducerBeamSearch(handle.get(), &model, pointer(prepared), &options, &inputs, &states,
+                                                   &found, pointer(workspace), workspace_size);
                }
                check(status, handle.get());
              });

@@ -84,6 +84,14 @@ def true_float32() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
+@pytest.fixture
+def precision_of_products() -> Iterator[None]:
+    """For tests that set torch.backends.cuda.matmul's switch: afterwards it is as before."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
 @pytest.fixture(autouse=True)
 def spare_gpu_memory() -> Iterator[None]:
     """Processes of tests share a GPU, and torch keeps what was freed for itself."""

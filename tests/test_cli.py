@@ -48,7 +48,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return output.err.removeprefix("prnn: ").strip()
 
 
-COMMANDS = ["tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "run", "completion"]
+COMMANDS = ["tokenizer", "train", "transcribe", "evaluate", "export", "info", "selftest", "bench", "run", "completion"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -176,8 +176,9 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_configuration_that_is_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "none.yaml" in refused(capsys, *REQUIRED, "--config", str(tmp_path / "none.yaml"))
-    assert str(tmp_path) in refused(capsys, *REQUIRED, "--config", str(tmp_path))
+    missing = tmp_path / "none.yaml"
+    assert refused(capsys, *REQUIRED, "--config", str(missing)) == f"{missing}: the configuration does not exist"
+    assert refused(capsys, *REQUIRED, "--config", str(tmp_path)) == f"{tmp_path}: the configuration is not a file"
     assert "unrecognized arguments: --colour red" in refused(capsys, *REQUIRED, "--colour", "red")
     assert "required: valid" in refused(capsys, "--manifest", "a")
 

@@ -1,126 +1,41 @@
 """Eager calls of modules: the same bits as by the operator, and a module whose parameters, attributes or arguments are
 not what they were is looked at again. A GPU's calls are here with the CPU in its place, and in
-test_eager_calls_cuda.py."""
+test_eager_calls_cuda.py; those with lengths and options in test_eager_calls_lengths.py and _options.py."""
 
 import contextlib
 import copy
 import pickle
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import eager_case
 import pytest
 import torch
+from eager_case import (
+    OPTIONS,
+    as_on_a_gpu,
+    assert_equal,
+    data_of,
+    forget,
+    run_in_thread,
+    small,
+    training_step,
+)
 from module_changes import CHANGES, change_flat_weights, parametrize
-from nn_pairs import CELLS, flat, make, make_states
+from nn_pairs import CELLS, flat, make
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import prnn
 from prnn import _calls, _torch_on_cpu
-from prnn._calls import ModuleCalls
 from prnn._ops import _call
 from prnn._ops._call import Call
 from prnn._ops._handles import handle, this_thread
 from prnn._ops._layer import BACKENDS, Config, Layer
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "stack": {"num_layers": 3, "bidirectional": True},
-    "no bias": {"bias": False, "batch_first": True},
-    "double": {"dtype": torch.float64, "num_layers": 2},
-    "half": {"dtype": torch.float16, "bidirectional": True},
-    "bfloat16": {"dtype": torch.bfloat16, "batch_first": True},
-    "eval": {"num_layers": 2, "dropout": 0.5},
-    "heads": {"num_layers": 2, "heads": 2},
-}
-
-
-@pytest.fixture(params=["cpu", "cuda"])
-def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each call that may be one of these, whether it was."""
-    calls: list[bool] = []
-    run = ModuleCalls.run
-
-    def spy(self: ModuleCalls, module: Any, *arguments: Any) -> Any:
-        results = run(self, module, *arguments)
-        if module._calls in (self, None):  # else it has made others, and counted
-            calls.append(results is not None)
-        return results
-
-    monkeypatch.setattr(ModuleCalls, "run", spy)
-    if request.param == "cuda":
-        as_on_a_gpu(monkeypatch)
-    return calls
-
-
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = ModuleCalls.__init__
-
-    def init(self: ModuleCalls, *arguments: Any) -> None:
-        make(self, *arguments)
-        self.is_gpu = True
-
-    monkeypatch.setattr(ModuleCalls, "__init__", init)
-    monkeypatch.setattr(_calls, "_current_gpu", lambda: -1)
-    monkeypatch.setattr(_calls, "_is_capturing", lambda: False)
-
-
-def small(cell: str = "LSTM", **options: Any) -> Any:
-    torch.manual_seed(1)
-    module = make(prnn.nn, cell, 6, 8, **options)
-    return module.eval() if options.get("dropout") else module
-
-
-def data_of(module: Any, steps: int = 4, batch: int | None = 3, has_states: bool = True) -> tuple[Tensor, Any]:
-    shape = (steps, 6) if batch is None else (batch, steps, 6) if module.batch_first else (steps, batch, 6)
-    x = torch.randn(shape, dtype=module.weight_hh_l0.dtype, requires_grad=True)
-    return x, make_states(module, batch) if has_states else None
-
-
-def training_step(module: Any, x: Tensor, states: Any, **options: Any) -> list[Tensor]:
-    """Results, and the gradients of what wants one."""
-    results = flat(module(x, states))
-    leaves = [leaf for leaf in (x, *flat(() if states is None else states), *module.parameters()) if leaf.requires_grad]
-    loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
-    return [value.detach() for value in results] + list(torch.autograd.grad(loss, leaves, **options))
-
-
-class ByTheOperator:
-    """In the place of a module's calls, for the next one alone."""
-
-    def run(self, module: Any, *arguments: Any) -> None:
-        vars(module).pop("_calls", None)
-
-
-def forget(module: Any) -> None:
-    """The next call is the operator's, and the one after is not."""
-    vars(module)["_calls"] = ByTheOperator()
-
-
-def run_first_calls_by_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each module's first call, and the first after a change of it: the next one makes its calls."""
-    had_one: weakref.WeakSet[Any] = weakref.WeakSet()
-    make_calls = ModuleCalls.of
-
-    def make(module: Any) -> Any:
-        if module in had_one:
-            had_one.discard(module)
-            return make_calls(module)
-        had_one.add(module)
-        return ByTheOperator()
-
-    monkeypatch.setattr(ModuleCalls, "of", make)
-
-
-def assert_equal(a: list[Tensor], b: list[Tensor]) -> None:
-    for one, other in zip(a, b, strict=True):
-        assert torch.equal(one, other)
-        assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+served = eager_case.served
 
 
 @pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
@@ -139,59 +54,6 @@ def test_the_same_bits(
         forget(module)
         assert_equal(*(training_step(module, x, states) for _ in range(2)))
     assert served == [True] * 4
-
-
-@pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
-@pytest.mark.parametrize("lengths", [[4, 3, 1], [2, 4, 3], [1, 1, 1]], ids=str)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_packed_the_same_bits(
-    cell: str, options: dict[str, Any], lengths: list[int], has_states: bool, served: list[bool]
-) -> None:
-    module = small(cell, **options)
-    x, states = data_of(module, has_states=has_states)
-
-    def step(**options: Any) -> list[Tensor]:
-        packed = pack_padded_sequence(x, torch.tensor(lengths), module.batch_first, enforce_sorted=False)
-        results = module(packed, states)
-        assert type(results[0]) is PackedSequence
-        for ours, given in zip(results[0][1:], packed[1:], strict=True):
-            assert ours is given or torch.equal(ours, given)
-        leaves = [x, *flat(() if states is None else states), *module.parameters()]
-        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(flat(results)))
-        gradients = torch.autograd.grad(loss, leaves, retain_graph=True)
-        if options:  # over the retained graph, which the short way does not serve
-            gradients = torch.autograd.grad(loss, leaves)
-        return [value.detach() for value in flat(results)] + list(gradients)
-
-    forget(module)
-    expected = step()
-    for again in ({}, {"twice": True}):
-        for found, wanted in zip(step(**again), expected, strict=True):
-            assert torch.equal(found, wanted)
-    assert served == [True, True]
-
-
-def test_packed_arguments_that_are_wrong(served: list[bool]) -> None:
-    module = small()
-    forget(module)
-    good = pack_padded_sequence(torch.randn(4, 3, 6), torch.tensor([4, 3, 1]))
-    module(good)
-    states = torch.zeros(1, 3, 8), torch.zeros(1, 3, 8)
-    assert torch.equal(module(good, states)[0].data, module(good)[0].data)
-    assert served == [True, True]
-    sizes = good.batch_sizes
-    for packed, given, message in (
-        (PackedSequence(torch.randn(8, 5), sizes), None, "input has 5 features"),
-        (PackedSequence(torch.randn(7, 6), sizes), None, "batch_sizes add up to 8"),
-        (PackedSequence(torch.randn(8, 6), sizes.flip(0)), None, "must not grow"),
-        (PackedSequence(torch.randn(8, 6).double(), sizes), None, "float64"),
-        (good, (states[0][:, :2], states[1]), r"hx\[0\] has shape"),
-        (PackedSequence(torch.randn(0, 6), sizes[:0]), None, "input has 0 timesteps"),
-        (PackedSequence(good.data, sizes, torch.tensor([1, 0])), states, r"hx\[0\] has shape"),
-    ):
-        with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
-            module(packed, given)
 
 
 @pytest.mark.parametrize("options", [{"proj_size": 3}, {}], ids=str)
@@ -353,12 +215,6 @@ def test_another_thread(served: list[bool], monkeypatch: pytest.MonkeyPatch) -> 
     assert passes == ["forward", "backward"] * 2
 
 
-def run_in_thread(call: Callable[[], object]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-
-
 def test_what_a_gpus_calls_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     as_on_a_gpu(monkeypatch)
     module = small()
@@ -483,57 +339,6 @@ def test_calls_of_the_operator(served: list[bool]) -> None:
     assert served[-1]
 
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "dropout": {"num_layers": 2, "dropout": 0.5},
-    "heads": {"heads": 2, "bidirectional": True},
-    "recurrent dropout": {"num_layers": 2, "recurrent_dropout": 0.3, "batch_first": True},
-    "zoneout": {"num_layers": 2, "zoneout": 0.3, "recurrent_dropout": 0.2, "dropout": 0.1},
-    "plain": {},
-}
-
-
-@pytest.mark.parametrize("layout", ["padded", "lengths", "packed", "one sequence"])
-@pytest.mark.parametrize("has_reset", [False, True], ids=["", "reset"])
-@pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
-def test_calls_with_options_have_the_same_bits(
-    cell: str, options: dict[str, Any], has_reset: bool, layout: str, served: list[bool]
-) -> None:
-    module = small(cell, **options).train()
-    x, states = data_of(module, batch=None if layout == "one sequence" else 3)
-    given: dict[str, Any] = {"lengths": torch.tensor([2, 4, 1])} if layout == "lengths" else {}
-    if has_reset:
-        shape = (7,) if layout == "packed" else x.shape[:-1]
-        given |= {"reset": torch.arange(12)[: torch.Size(shape).numel()].view(shape) % 3 == 0, "reset_hx": states}
-    if cell == "LSTM":
-        given["return_cells"] = True
-    leaves = [x, *flat(states), *module.parameters()]
-
-    def step(dtype: torch.dtype | None = None) -> list[Tensor]:
-        torch.manual_seed(5)
-        input = x
-        if layout == "packed":
-            input = pack_padded_sequence(x, [4, 2, 1], module.batch_first)
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-            results = flat(module(input, states, **given))
-        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
-        first, second = (torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2))
-        assert_equal(list(first), list(second))
-        return [value.detach() for value in results] + list(first)
-
-    for dtype in (None, torch.bfloat16):
-        forget(module)
-        assert_equal(*(step(dtype) for _ in range(2)))
-    with torch.no_grad():
-        forget(module)
-        expected, found = [], []
-        for results in (expected, found):
-            torch.manual_seed(5)
-            results.extend(flat(module(x, states)))
-        assert_equal(found, expected)
-    assert served == [True] * 3
-
-
 def test_weights_that_lie_anywhere(served: list[bool]) -> None:
     """Parametrised ones, and those that a subclass puts in the place of its parameters."""
     for change in (parametrize, change_flat_weights):
@@ -548,105 +353,6 @@ def test_weights_that_lie_anywhere(served: list[bool]) -> None:
             forget(module)
         assert_equal(*found)
     assert served == [True] * 2
-
-
-@pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
-@pytest.mark.parametrize("lengths", [[2, 4, 3], [3, 3, 1], [2, 2, 2], [4, 4, 4]], ids=str)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_lengths_the_same_bits(
-    cell: str, options: dict[str, Any], lengths: list[int], has_states: bool, served: list[bool]
-) -> None:
-    module = small(cell, **options)
-    x, states = data_of(module, has_states=has_states)
-    by_time = x.transpose(0, 1) if module.batch_first else x
-    with torch.no_grad():
-        for n, length in enumerate(lengths):
-            by_time[length:, n] = float("nan")
-
-    def step(**given: Any) -> list[Tensor]:
-        leaves = [
-            leaf for leaf in (x, *flat(() if states is None else states), *module.parameters()) if leaf.requires_grad
-        ]
-        results = flat(module(x, states, lengths=given["lengths"]))
-        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
-        first, second = (torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2))
-        assert_equal(list(first), list(second))
-        return [value.detach() for value in results] + list(first)
-
-    forget(module)
-    expected = step(lengths=lengths)
-    for form in (lengths, tuple(lengths), torch.tensor(lengths), torch.tensor(lengths, dtype=torch.int32)):
-        assert_equal(step(lengths=form), expected)
-    found: list[Tensor] = []
-    run_in_thread(lambda: found.extend(step(lengths=lengths)))
-    assert_equal(found, expected)
-    with torch.no_grad():
-        results = flat(module(x, states, lengths=lengths))
-    assert_equal(results, expected[: len(results)])
-    assert served == [True] * 6
-
-
-def test_wrong_lengths(served: list[bool]) -> None:
-    module = small()
-    x = torch.randn(4, 3, 6)
-    module(x, lengths=[4, 2, 1])
-    for lengths, error, message in (
-        ([4, 0, 1], ValueError, r"lengths\[1\] is 0; it must lie between 1 and the 4 timesteps"),
-        ([4, 2, 5], ValueError, r"lengths\[2\] is 5"),
-        ([4, 2, 2**70], ValueError, r"lengths\[2\] is 1180591620717411303424"),
-        ([4, 2], ValueError, r"lengths has shape \(2,\)"),
-        ([4, 2, True], TypeError, "it must hold integers"),
-        ([4, 2, 1.0], TypeError, "it must hold integers"),
-        (torch.tensor([4.0, 2.0, 1.0]), TypeError, "it must hold integers"),
-        (torch.tensor([4, 2, 1], device="meta"), ValueError, "lengths is on meta"),
-    ):
-        with pytest.raises(error, match=message):
-            module(x, lengths=lengths)
-    with pytest.raises(ValueError, match="input has 2 dimensions: one sequence"):
-        module(x[:, 0], lengths=[4])
-    assert not any(served[1:])
-
-
-def prnn_frames(call: Callable[[], object]) -> int:
-    """Calls of functions of prnn's."""
-    count, folder = 0, str(Path(prnn.__file__).parent)
-
-    def on_event(frame: Any, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code.co_filename.startswith(folder)
-
-    sys.setprofile(on_event)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-def few_calls(cell: str) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
-    """Options of a module and of its call, and the most calls of functions that a forward call with gradients makes."""
-    reset = torch.zeros(9, 3, dtype=torch.bool)
-    found: list[tuple[dict[str, Any], dict[str, Any], int]] = [
-        ({}, {}, 14),
-        ({}, {"lengths": torch.tensor([9, 2, 5])}, 14),
-        ({}, {"reset": reset}, 24),
-        ({"heads": 2}, {}, 24),
-        ({"dropout": 0.1}, {}, 20),
-        ({"recurrent_dropout": 0.1}, {}, 26),
-    ]
-    return found + ([({}, {"return_cells": True}, 24)] if cell == "LSTM" else [])
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_few_calls_of_functions(cell: str) -> None:
-    """The host's time is in them."""
-    x = torch.randn(9, 3, 6)
-    for options, given, most in few_calls(cell):
-        module = small(cell, num_layers=2, **options).train()
-        for _ in range(2):
-            module(x, **given)
-        assert prnn_frames(lambda: module(x, **given)) <= most, (options, given)  # noqa: B023
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -717,12 +423,6 @@ def test_copies_and_pickles_have_none(served: list[bool]) -> None:
         assert "_calls" not in vars(made)
         assert torch.equal(made(x, states)[0], expected)
     assert served == [True] * 4
-
-
-def test_dropout_draws_its_masks() -> None:
-    module = small(num_layers=2, dropout=0.5).train()
-    x, states = data_of(module)
-    assert not torch.equal(module(x, states)[0], module(x, states)[0])
 
 
 @pytest.mark.parametrize("cell", ["GRU", "LSTM", "RNN"])

@@ -22,6 +22,10 @@ pytestmark = pytest.mark.skipif(not _gpus(), reason="jax has no GPU")
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
 
 
+def in_float64(params: Any) -> Any:
+    return jax.tree.map(lambda value: np.asarray(value, np.float64), params)
+
+
 def _run(mode: str, arrays: dict[str, Any], dtype: str, device: Any, **options: Any) -> Any:
     """Outputs and gradients with respect to parameters, inputs and initial states, computed on a device."""
     with jax.enable_x64(True), jax.default_device(device):
@@ -51,10 +55,12 @@ def _run(mode: str, arrays: dict[str, Any], dtype: str, device: Any, **options: 
 def test_values_and_gradients(mode: str, options: dict[str, Any], kind: str, dtype: str) -> None:
     draw, steps, batch = np.random.default_rng(0), 20, 6
     directions = 2 if options else 1
-    params = draw_params(draw, "rnn_tanh" if mode == "rnn" else mode, directions=directions)
+    params = in_float64(
+        draw_params(draw, "rnn_tanh" if mode == "rnn" else mode, directions=directions, dtype="float32")
+    )
     state = draw.standard_normal((directions, batch, 8))
     arrays = {
-        "params": jax.tree.map(np.asarray, params),
+        "params": params,
         "x": draw.standard_normal((steps, batch, 4)),
         "state": (state, draw.standard_normal(state.shape)) if mode == "lstm" else state,
     }
@@ -138,7 +144,7 @@ def test_greedy_search(durations: tuple[int, ...]) -> None:
 
     params = {
         "embedding": random(6, 4),
-        "layers": jax.tree.map(np.asarray, draw_params(draw, "lstm")),
+        "layers": in_float64(draw_params(draw, "lstm", dtype="float32")),
         "projection": {"weight": random(8, 8), "bias": random(8)},
         "output": {"weight": random(6 + len(durations), 8)},
     }

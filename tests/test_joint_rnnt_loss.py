@@ -279,10 +279,10 @@ def test_types_without_hopper(dtype, tolerance, monkeypatch):
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("longest", [0, 1, 2])
-def test_chunks_of_padding(longest, dtype, tf32, monkeypatch):
+def test_chunks_of_padding(longest, dtype, tf32, precision_of_products):
     """Lengths on the GPU, which the host does not look at: the cells that there are lie at the front, in a few of the
     chunks. The same with the lengths on the host."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     leaves, targets, _, _ = case("cuda", dtype, n=3, t=60, u=12, d=24, v=50)
     frames, symbols = torch.tensor([5, 3, 1]), torch.tensor([4, 0, 2])
     frames[longest] = 20

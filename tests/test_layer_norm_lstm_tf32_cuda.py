@@ -168,9 +168,9 @@ def test_layers_follow_torchs_switch(hidden: int, is_compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("of_matmul", [False, True])
-def test_products_of_the_input_follow_the_same_switch(of_matmul: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_the_input_follow_the_same_switch(of_matmul: bool, precision_of_products: None) -> None:
     """Not that of torch's matrix products."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", of_matmul)
+    torch.backends.cuda.matmul.allow_tf32 = of_matmul
     leaves = [torch.randn(8, 12, 300, device="cuda"), torch.randn(4 * 160, 300, device="cuda")]
     leaves.append(torch.randn(4 * 160, device="cuda"))
     found = []

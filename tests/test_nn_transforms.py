@@ -249,7 +249,7 @@ def test_batched_gradients_in_another_thread() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("cell", CELLS)
 def test_batched_gradients_on_a_gpu(cell: str) -> None:
-    module = make(prnn.nn, cell, 64, 256, num_layers=2, device="cuda")
+    module = make(prnn.nn, cell, 64, 256, num_layers=2, backend="persistent", device="cuda")
     x = torch.randn(5, 3, 64, device="cuda", requires_grad=True)
     outputs = flat(module(x))
     weights = [torch.randn(2, *output.shape, device="cuda") for output in outputs]

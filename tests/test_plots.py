@@ -13,7 +13,7 @@ from prnn.asr import Recogniser, plots, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.dataset import load_features
 from prnn.asr.options import TrainingOptions
-from prnn.asr.plots import label_posterior, plot_alignment, plot_losses
+from prnn.asr.plots import label_posterior, plot_alignment, plot_error_rates, plot_losses
 from prnn.asr.training import train
 
 
@@ -103,3 +103,5 @@ def test_a_training_that_has_logged_nothing_yet(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").mkdir()
     plot_losses(tmp_path / "tensorboard", tmp_path / "losses.png")
     assert is_picture(tmp_path / "losses.png")
+    plot_error_rates({"none": tmp_path / "tensorboard"}, tmp_path / "rates.png")
+    assert is_picture(tmp_path / "rates.png")

@@ -10,8 +10,9 @@ import pytest
 from asr_data import write_corpus
 
 from prnn.asr import read_manifest
+from prnn.asr.configuration import parse
 from prnn.asr.errors import InputError
-from recipes.speech.__main__ import main
+from recipes.speech.__main__ import CONFIGS, main
 from recipes.speech.prepare import normalised, prepare, split_of
 
 TINY = [
@@ -86,6 +87,13 @@ def test_folders_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("machine", "features_on"), [("cpu", "workers"), ("gpu", "device")])
+def test_configurations(machine: str, features_on: str) -> None:
+    files = ["--config", str(CONFIGS / "config.yaml"), "--config", str(CONFIGS / f"{machine}.yaml")]
+    options, *_ = parse([*files, "--manifest", "a.jsonl", "--valid", "b.jsonl"])
+    assert (options.features_on, options.model["encoder_cell"]) == (features_on, "layer_norm_lstm")
+
+
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With two seeds; run again, it has nothing to do but to recognise."""
     for part in ("train", "valid", "test"):
@@ -99,9 +107,10 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         printed.append(capsys.readouterr().out)
         assert printed[-1].count("3 sentences, WER") == 2
         assert "WER of 2 seeds: " in printed[-1]
-    assert ("epoch 1" in printed[0], "epoch 1" in printed[1]) == (True, False)
+    assert ("training loss" in printed[0], "training loss" in printed[1]) == (True, False)
     rates = json.loads((tmp_path / "out" / "rates.json").read_text())
     assert [sorted(rate) for rate in rates] == [["cer", "wer"], ["cer", "wer"]]
+    assert (tmp_path / "out" / "error_rates.png").read_bytes().startswith(b"\x89PNG")
     for seed in range(2):
         for name in ("learning_curve.png", "alignment.png"):
             assert (tmp_path / "out" / f"seed-{seed}" / name).read_bytes().startswith(b"\x89PNG")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from eager_case import run_first_calls_by_the_operator
 from nn_pairs import CELLS, make, make_states, train_step
-from test_eager_calls import run_first_calls_by_the_operator
 from test_nn_cuda import CUDA_CELLS, assert_near, graph_of, moved, on_gpu, results_of, why_not
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -206,8 +206,9 @@ def test_parameters_that_moved(calls: list[int]) -> None:
         del keeps_its_place
     module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.detach().clone())  # not packed any more
     taken = len(calls)
-    torch.testing.assert_close(module(x)[0], expected)
-    assert len(calls) == taken == 3
+    for _ in range(2):
+        torch.testing.assert_close(module(x)[0], expected)
+    assert len(calls) == taken == 4
 
 
 def test_weights_live_as_long_as_a_graph_needs_them(calls: list[int]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops._handles import device_of, handle, this_thread
+from prnn._ops._handles import device_of, handle, is_unproven, this_thread
 from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._sequences import pack, sort_states, unpack, unsort_states
@@ -60,21 +60,9 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tens
     return torch.cat([weight.reshape(-1) for weight in weights])
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _reset_address(state: Tensor | None) -> int:
-    """The address of the states of sequences that start anew, the second half of (2, L D, N, H)."""
-    return 0 if state is None or state.dim() == 3 else state.data_ptr() + state.nbytes // 2
-
-
-def _in_type(mask: Tensor | None, input: Tensor) -> Tensor | None:
-    return None if mask is None else mask.to(input.dtype)
-
-
-def _contiguous(tensors: Any) -> Any:
-    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+def _at_reset(sequences: "_C.Sequences", states: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The states of sequences that start anew, the second halves of (2, L D, N, ...), in the order of packed data."""
+    return [None if state is None or state.dim() == 3 else sort_states(sequences, state[1]) for state in states]
 
 
 class Call:
@@ -122,33 +110,26 @@ class Call:
         library = stack.library or handle(stack.device)
         if stack.has_tf32:
             stack.follow_precision()
-        is_padded, has_options = sequences.is_padded, stack.has_extras or stack.has_masks
-        if is_padded and has_options:
-            return self._forward_packed(sequences, data, weights, options, reserve_size)
         rnn, new, training, batch = stack.rnn, input.new_empty, self.training, sequences.batch
-        hx_address = cx_address = cy_address = reserve_address = 0
+        is_padded, rows = sequences.is_padded, input.shape[:-1]
+        hx_address = cx_address = cy_address = reserve_address = scratch_size = 0
         if hx is not None:
             hx_address = (hx := hx.contiguous()).data_ptr()
         if cx is not None:
             cx_address = (cx := cx.contiguous()).data_ptr()
-        rows = input.shape[:-1]
         y = new((*rows, stack.output_size))
         hy = new((stack.states, batch, stack.state_size))
         cy = reserve = cells = None
         if stack.cell_states > 0:
             cy_address = (cy := new((stack.cell_states, batch, stack.hidden_size))).data_ptr()
-        if has_options:
-            reset, zoneout, recurrent, _ = _contiguous(options)
-            if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
-                if stack.config.return_cells:
-                    cells = new((*rows, stack.cells_size))
-                rnn.set_extras(_address(reset), _address(cells), 0, _reset_address(hx), _reset_address(cx))
-            if stack.has_masks:
-                recurrent = _in_type(recurrent, input)
-                rnn.set_masks(_address(recurrent), _address(zoneout), stack.config.zoneout)
+        if stack.has_extras or stack.has_masks:  # before sizes are asked for, which are others with the gradient of c
+            if stack.config.return_cells:
+                cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))
+            at_reset = () if hx is None and cx is None else _at_reset(sequences, (hx, cx))
+            cells_address = 0 if cells is None else cells.data_ptr()
+            options = self._give_options(sequences, options, input, at_reset, cells_address)
         if (seed := options[3]) is not None:
             stack.seed_dropout(library, seed)
-        scratch_size = 0
         if is_padded:
             scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
         else:
@@ -159,18 +140,52 @@ class Call:
             reserve_address = (reserve := new(reserve_size, dtype=_BYTE)).data_ptr()
         address, results = workspace.data_ptr(), (y.data_ptr(), hy.data_ptr(), cy_address)
         rest = (address + scratch_size, workspace_size, reserve_address, reserve_size if training else 0)
+        states = (hx_address, cx_address, weights.data_ptr())
         if is_padded:
             if input.stride(2) != 1:
                 input = input.contiguous()
             itemsize = input.itemsize
             x = (input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize)
-            states = (hx_address, cx_address, weights.data_ptr())
             rnn.forward_padded(library, sequences, *x, *states, *results, address, *rest)
+            if cells is not None:
+                cells = unpack(sequences, cells, (*rows, stack.cells_size))
         else:
             input = input.contiguous()
-            states = (hx_address, cx_address, weights.data_ptr())
             rnn.forward(library, sequences, input.data_ptr(), *states, *results, *rest)
         return y, hy, cy, reserve, cells
+
+    def _give_options(
+        self,
+        sequences: "_C.Sequences",
+        options: Options,
+        input: Tensor,
+        at_reset: Sequence[Tensor | None],
+        cells: int,
+        dcells: int = 0,
+    ) -> Options:
+        """Has the library's next call take the options, and returns them as it reads them: those of padded sequences
+        packed. They have to live until that call.
+
+        at_reset: hx and cx at resets, and in a backward pass their gradients; cells, dcells: addresses."""
+        stack, (reset, zoneout, recurrent, seed) = self.stack, options
+        if sequences.is_padded:
+            reset = None if reset is None else pack(sequences, reset.unsqueeze(-1))
+            zoneout = None if zoneout is None else pack(sequences, zoneout)
+            recurrent = sort_states(sequences, recurrent)
+        if stack.has_extras:
+            reset = None if reset is None else reset.contiguous()
+            addresses = []
+            for tensor in (reset, *at_reset):
+                addresses.append(0 if tensor is None else tensor.data_ptr())
+            stack.rnn.set_extras(addresses[0], cells, dcells, *addresses[1:])
+        if stack.has_masks:
+            zoneout = None if zoneout is None else zoneout.contiguous()
+            recurrent = None if recurrent is None else recurrent.to(input.dtype).contiguous()
+            # The backward pass, which has no mask of zoneout, looks no further than whether it is NULL.
+            zoneout_address = stack.config.mask_kinds & 1 if zoneout is None else zoneout.data_ptr()
+            recurrent_address = 0 if recurrent is None else recurrent.data_ptr()
+            stack.rnn.set_masks(recurrent_address, zoneout_address, stack.config.zoneout)
+        return reset, zoneout, recurrent, seed
 
     def _find_spaces(self, library: "_C.Handle", sequences: "_C.Sequences") -> tuple[int, int]:
         """Bytes of the workspace and of the reserve space, which are kept where all sequences have one length."""
@@ -178,22 +193,6 @@ class Call:
         if sequences[0] == sequences[-1]:
             self._spaces = found
         return found
-
-    def _forward_packed(
-        self, sequences: "_C.Sequences", data: Data, weights: Tensor, options: Options, reserve_size: int
-    ) -> Results:
-        """forward() of a padded input whose resets, masks or cells have to be packed, too."""
-        input, hx, cx = data
-        packed = (pack(sequences, input), sort_states(sequences, hx), sort_states(sequences, cx))
-        y, hy, cy, reserve, cells = self.forward(
-            _C.Sequences(sequences.sizes), packed, weights, _packed_options(sequences, options), reserve_size
-        )
-        y = unpack(sequences, y, (*input.shape[:-1], y.size(-1)))
-        if cells is not None:
-            cells = unpack(sequences, cells, (*input.shape[:-1], cells.size(-1)))
-        by_length, cy = unsort_states(sequences, hy), unsort_states(sequences, cy)
-        assert by_length is not None
-        return y, by_length, cy, reserve, cells
 
     def backward(
         self,
@@ -210,12 +209,14 @@ class Call:
         forward()'s; gradients: those of output, hy, cy and cells."""
         stack, (input, hx, cx) = self.stack, data
         library = stack.library or handle(stack.device)
-        stack.follow_precision()
-        is_padded, has_options = sequences.is_padded, stack.has_extras or stack.has_masks
-        if is_padded and has_options:
-            return self._backward_packed(sequences, gradients, data, weights, options, output, reserve, wanted)
-        rnn, itemsize = stack.rnn, input.itemsize
-        hx, cx, output, dhy, dcy, dcells = _contiguous((hx, cx, output, *gradients[1:]))
+        if stack.has_tf32:
+            stack.follow_precision()
+        rnn, itemsize, config, is_padded = stack.rnn, input.itemsize, stack.config, sequences.is_padded
+        hx, cx, dhy, dcy, dcells = [
+            None if tensor is None else tensor.contiguous() for tensor in (hx, cx, *gradients[1:])
+        ]
+        output = output.contiguous()
+        d_at_reset: list[Tensor | None] = []
         dy = torch.zeros_like(output) if gradients[0] is None else gradients[0]
         dx = input.new_empty(input.shape) if wanted[0] else None
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
@@ -223,22 +224,23 @@ class Call:
         dw = None
         if wanted[3]:
             dw = (input.new_empty if stack.sets_gradients else input.new_zeros)(stack.params_size)
-        if has_options:
-            reset, _, recurrent, _ = _contiguous(options)
-            config = stack.config
-            if stack.has_extras:  # the backward pass looks at `cells` no further than whether it is NULL
-                dcells = dcells if config.return_cells else None
-                reset_states = [_reset_address(state) for state in (hx, cx, dhx, dcx)]
-                rnn.set_extras(_address(reset), int(config.return_cells), _address(dcells), *reset_states)
-            if stack.has_masks:
-                recurrent = _in_type(recurrent, input)
-                # The backward pass looks at zoneout's mask no further than whether it is NULL.
-                rnn.set_masks(_address(recurrent), config.mask_kinds & 1, config.zoneout)
+        if stack.has_extras or stack.has_masks:
+            at_reset: Sequence[Tensor | None] = ()
+            if config.has_reset:
+                at_reset = _at_reset(sequences, (hx, cx))
+                d_at_reset = [None if state is None or state.dim() == 3 else state[1] for state in (dhx, dcx)]
+                if sequences.order is not None:  # brought to the caller's order afterwards
+                    d_at_reset = [None if state is None else torch.empty_like(state) for state in d_at_reset]
+            dcells = pack(sequences, dcells) if config.return_cells and dcells is not None else None
+            # The backward pass looks at `cells` no further than whether it is NULL.
+            addresses = (int(config.return_cells), 0 if dcells is None else dcells.data_ptr())
+            options = self._give_options(sequences, options, input, (*at_reset, *d_at_reset), *addresses)
         workspace_size = self._backward_workspace(library, sequences, wanted[0], dcells is not None)
         initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
-        given = (weights.data_ptr(), _address(hx), _address(cx))
-        results = (_address(dx), _address(dhx), _address(dcx))
-        memory = (reserve.data_ptr(), reserve.numel())
+        at_hx, at_cx, at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
+            0 if tensor is None else tensor.data_ptr() for tensor in (hx, cx, dhy, dcy, dx, dhx, dcx, initial, dw)
+        ]
+        memory, w, y = (reserve.data_ptr(), reserve.numel()), weights.data_ptr(), output.data_ptr()
         if is_padded:
             input, dy = (value if value.stride(2) == 1 else value.contiguous() for value in (input, dy))
             scratch_size = rnn.scratch_size(sequences, True)
@@ -246,20 +248,24 @@ class Call:
             scratch = workspace.data_ptr()
             rnn.backward_padded(
                 *(library, sequences, input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize),
-                *(given[1], given[2], given[0]),
-                *(output.data_ptr(), dy.data_ptr(), dy.stride(0) * itemsize, dy.stride(1) * itemsize),
-                *(_address(dhy), _address(dcy), *results, _address(initial), _address(dw)),
+                *(at_hx, at_cx, w, y, dy.data_ptr(), dy.stride(0) * itemsize, dy.stride(1) * itemsize),
+                *(at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw),
                 *(scratch, scratch + scratch_size, workspace_size, *memory),
             )
+            if sequences.order is not None:
+                for gradient, own in zip((dhx, dcx), d_at_reset, strict=False):
+                    back = unsort_states(sequences, own)
+                    if gradient is not None and back is not None:
+                        gradient[1] = back
             return dx, dhx, dcx, dw
         dy, input = dy.contiguous(), input.contiguous()
         workspace = stack.workspace(workspace_size, input)
         spaces = (workspace.data_ptr(), workspace_size, *memory)
-        of_outputs = (output.data_ptr(), dy.data_ptr(), _address(dhy), _address(dcy))
-        rnn.backward_data(library, sequences, *of_outputs, *given, *results, *spaces)
+        rnn.backward_data(
+            library, sequences, y, dy.data_ptr(), at_dhy, at_dcy, w, at_hx, at_cx, at_dx, at_dhx, at_dcx, *spaces
+        )
         if dw is not None:
-            arrays = (input.data_ptr(), _address(initial), output.data_ptr(), dw.data_ptr())
-            rnn.backward_weights(library, sequences, *arrays, *spaces)
+            rnn.backward_weights(library, sequences, input.data_ptr(), at_initial, y, at_dw, *spaces)
         return dx, dhx, dcx, dw
 
     def _backward_workspace(
@@ -286,45 +292,6 @@ class Call:
             return input.new_zeros(stack.states, batch, stack.state_size)
         return hx
 
-    def _backward_packed(
-        self,
-        sequences: "_C.Sequences",
-        gradients: Gradients,
-        data: Data,
-        weights: Tensor,
-        options: Options,
-        output: Tensor,
-        reserve: Tensor,
-        wanted: Sequence[bool],
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-        """backward() of a padded input whose resets, masks or cells have to be packed, too."""
-        input, hx, cx = data
-        dy, dhy, dcy, dcells = gradients
-        x, y, packed_dy, packed_dcells = (
-            None if value is None else pack(sequences, value) for value in (input, output, dy, dcells)
-        )
-        assert x is not None
-        assert y is not None
-        hx, cx, dhy, dcy = (sort_states(sequences, state) for state in (hx, cx, dhy, dcy))
-        options = _packed_options(sequences, options, is_backward=True)
-        of_packed = (packed_dy, dhy, dcy, packed_dcells)
-        dx, dhx, dcx, dw = self.backward(
-            _C.Sequences(sequences.sizes), of_packed, (x, hx, cx), weights, options, y, reserve, wanted
-        )
-        dx = None if dx is None else unpack(sequences, dx, input.shape)
-        return dx, unsort_states(sequences, dhx), unsort_states(sequences, dcx), dw
-
-
-def _packed_options(sequences: "_C.Sequences", options: Options, is_backward: bool = False) -> Options:
-    """The options in the order of packed data. is_backward: without zoneout's mask, which forward alone reads."""
-    reset, zoneout, recurrent, seed = options
-    return (
-        None if reset is None else pack(sequences, reset.unsqueeze(-1)),
-        None if zoneout is None or is_backward else pack(sequences, zoneout),
-        sort_states(sequences, recurrent),
-        seed,
-    )
-
 
 def prepare(
     stack: Layer,
@@ -344,7 +311,12 @@ def prepare(
     def run(config: Config) -> None:
         _run_step(data, weights, sequences, seed, config, training)
 
-    if is_benchmark():
+    if is_unproven(stack.device) and _fails(stack, sequences):
+        cudnn = BACKENDS["cudnn"]
+        config = stack.with_backend(cudnn)
+        if training:
+            config = stack.training_config(library, sequences, is_operator=is_operator, backend=cudnn)
+    elif is_benchmark():
         stack.warn_of_backend(library, sequences)
         config = stack.measured_config(library, sequences, run, training=training, is_operator=is_operator)
         handle(stack.device)  # which worked on a stream of the measurement
@@ -358,6 +330,12 @@ def prepare(
     served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
     served.follow_precision()
     return Call(served, sequences, training, stack.config)
+
+
+def _fails(stack: Layer, sequences: "_C.Sequences") -> bool:
+    from prnn._ops._twin import fails  # which makes calls
+
+    return fails(stack, sequences)
 
 
 def _ready_config(stack: Layer, sequences: "_C.Sequences", run: Any, training: bool) -> Config:
@@ -390,7 +368,8 @@ def _run_step(
     x = input.contiguous().flatten(0, -2)[: sequences.rows]
     options: Options = (None, None, None, None if seed is None else seed.clone())
     with torch.no_grad():
-        hx, cx, first = _contiguous((hx, cx, pack_weights(weights, stack, input)))
+        hx, cx = (None if state is None else state.contiguous() for state in (hx, cx))
+        first = pack_weights(weights, stack, input)
         call = Call(stack, packed, training)
         y, _, _, reserve, _ = call.forward(packed, (x, hx, cx), first, options)
         if reserve is not None:

@@ -1,5 +1,6 @@
 """The library handles of this process: one for each device and thread, for a handle is used by one thread at a time."""
 
+import functools
 import threading
 from contextlib import AbstractContextManager, nullcontext
 
@@ -96,6 +97,16 @@ def _cuda_library() -> _C.Handle:
         return _C.Handle.cuda()
 
 
+@functools.cache
+def is_unproven(device: torch.device) -> bool:
+    """Whether layers are planned for a GPU by a row of the table of which no plan has ever run on such a GPU."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        plan = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False).query(handle(device), [1])
+    return bool(plan["supported"]) and not plan["measured"]
+
+
 def is_elsewhere(tensor: Tensor) -> bool:
     """Whether the tensor is on a GPU that is not the current one."""
     return tensor.is_cuda and tensor.get_device() != cuda_current_device()
@@ -103,4 +114,6 @@ def is_elsewhere(tensor: Tensor) -> bool:
 
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Makes the tensor's GPU the current one; nothing for a tensor on the CPU or on the GPU that is current."""
-    return torch.cuda.device_of(tensor) if is_elsewhere(tensor) else _NOTHING
+    if not tensor.is_cuda or tensor.get_device() == cuda_current_device():
+        return _NOTHING
+    return torch.cuda.device_of(tensor)

@@ -129,7 +129,6 @@ class Layer:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         if config.frozen_layers > 0:
             self.rnn.set_frozen_layers(config.frozen_layers)
-        self._nothing: Tensor | None = None
         self._workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
         self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"] and not is_slstm
@@ -149,13 +148,6 @@ class Layer:
         self.has_masks = config.mask_kinds > 0 or config.zoneout > 0
         if self.has_masks:
             self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
-
-    def nothing(self, input: Tensor) -> Tensor:
-        """A tensor without elements, of calls whose results nobody else sees. Made by the first of them, and not with
-        the layer, which may be made while fake tensors are traced."""
-        if self._nothing is None:
-            self._nothing = input.new_empty(0)
-        return self._nothing
 
     def workspace(self, size: int, input: Tensor) -> Tensor:
         """Memory of `size` bytes for one call. None at all, and a little on the CPU, where a call is over when it
@@ -218,10 +210,12 @@ class Layer:
         """The configuration with a backend."""
         return self.config if backend == self.config.backend else self.config._replace(backend=backend)
 
-    def training_config(self, handle: "_C.Handle", sequences: Sizes, *, is_operator: bool) -> Config:
-        """The configuration with the backend of a training step in the place of "best": the measured one, or the
-        library's estimate. The backward pass has to take the same, whose reserve space it reads, also where torch's
-        switch for tf32 is another one by then.
+    def training_config(
+        self, handle: "_C.Handle", sequences: Sizes, *, is_operator: bool, backend: int | None = None
+    ) -> Config:
+        """The configuration with the backend of a training step in the place of "best": the measured one, or `backend`,
+        by default the library's estimate, which is then that of the size for good. The backward pass has to take the
+        same, whose reserve space it reads, also where torch's switch for tf32 is another one by then.
 
         is_operator: operators, whose backward pass has nothing but the arguments to go by, choose as tf32 does."""
         if not self._has_choice:
@@ -231,7 +225,7 @@ class Layer:
         if not plan["supported"] and plan["backend"] == BACKENDS["persistent"]:
             return self.config  # no backend serves it, and the library's error has the reasons of both
         key = self._choice_key(self._size_key(sequences, math), True)
-        return self.with_backend(_measured.choose(key, plan["backend"]))
+        return self.with_backend(_measured.choose(key, plan["backend"] if backend is None else backend))
 
     def eager_config(self, handle: "_C.Handle", sequences: Sizes, *, training: bool) -> tuple[Config, Config]:
         """The configurations of an eager call, which may be one of inference, and of the same call in a CUDA graph. An
@@ -301,12 +295,12 @@ class Layer:
         backend = _measured.choice_of(key)
         return self.config if backend is None else self.with_backend(backend)
 
-    def _is_served_by_cudnn(self) -> bool:
+    def is_served_by_cudnn(self) -> bool:
         """Whether cuDNN may serve the layer in place of the resident kernels: it has no heads, extras and masks."""
         return self._has_choice and self.config.heads == 1 and not self.has_extras and not self.has_masks
 
     def _both_serve(self, handle: "_C.Handle", sequences: Sizes, math: int) -> bool:
-        return self._is_served_by_cudnn() and bool(self.plan(handle, sequences, math)["supported"])
+        return self.is_served_by_cudnn() and bool(self.plan(handle, sequences, math)["supported"])
 
     def _math_of_choice(self, is_operator: bool) -> int:
         return _C.TF32_MATH if is_operator and self.has_tf32 else self.math
@@ -316,7 +310,7 @@ class Layer:
 
     def warn_of_backend(self, handle: "_C.Handle", sequences: Sizes) -> None:
         """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""
-        if not self._is_served_by_cudnn():
+        if not self.is_served_by_cudnn():
             return
         found = self.plan(handle, sequences)
         if not found["supported"] and (reason := found["reason"]) not in _told:

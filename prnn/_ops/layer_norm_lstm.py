@@ -31,51 +31,47 @@ _NAMES = (
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 
-def _may_round(dtype: torch.dtype) -> bool:
-    return dtype == torch.float32 and allows_tf32_rnn()
-
-
 def library_options(
     x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float
 ) -> _C.LayerNormLstmOptions:
     steps, batch, width = x.shape
     sizes = (steps, batch, width // 4)
     # torch's switch at the time of the call, which the backward pass reads anew, as prnn.nn's other layers do.
-    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, _may_round(x.dtype))
+    tf32 = x.dtype is torch.float32 and allows_tf32_rnn()
+    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, tf32)
 
 
-def _addresses(tensors: tuple[Tensor | None, ...]) -> list[int]:
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-
-
-def _state_shape(x: Tensor) -> tuple[int, int]:
-    return x.shape[1], x.shape[2] // 4
-
-
-def _check(arrays: tuple[Tensor | None, ...], batch: int, hidden: int) -> None:
-    """Before addresses are handed over: parameters may have been replaced, or converted one by one."""
+def _checked_addresses(arrays: tuple[Tensor | None, ...]) -> list[int]:
+    """The arrays' addresses. Parameters may have been replaced, or converted one by one."""
     x = arrays[0]
     assert x is not None
-    states, gates, cells = (batch, hidden), (4 * hidden,), (hidden,)
-    shapes = (states, states, (4 * hidden, hidden), gates, gates, cells, cells, (x.shape[0], *states), states)
+    steps, batch, width = x.shape
+    dtype, device, hidden = x.dtype, x.device, width // 4
+    states, gates, cells = (batch, hidden), (width,), (hidden,)
+    shapes = (states, states, (width, hidden), gates, gates, cells, cells, (steps, *states), states)
+    addresses = [x.data_ptr()]
     for name, array, shape in zip(_NAMES, arrays[1:], shapes, strict=False):
         if array is None:
+            addresses.append(0)
             continue
         if array.shape != shape:
             raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {shape}")
-        if array.dtype != x.dtype or array.device != x.device:
+        if array.dtype is not dtype or array.device != device:
             raise ValueError(f"{name} is {array.dtype} on {array.device}, but x is {x.dtype} on {x.device}")
+        addresses.append(array.data_ptr())
+    lengths = arrays[-1]
+    return [*addresses, 0 if lengths is None else lengths.data_ptr()]
 
 
 def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
     x = arrays[0]
-    options = library_options(x, *numbers)
-    batch, hidden = _state_shape(x)
-    y, cy = x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden)
-    _check(arrays, batch, hidden)
+    steps, batch, width = x.shape
+    y, cy = x.new_empty(steps, batch, width // 4), x.new_empty(batch, width // 4)
+    addresses = _checked_addresses(arrays)
     if batch == 0:
         return y, cy, x.new_empty(0, dtype=torch.uint8) if reserve is None else reserve
+    options = library_options(x, *numbers)
     with device_of(x):
         library = handle(x.device)
         size, reserve_size = _C.layer_norm_lstm_sizes(library, options)
@@ -85,7 +81,7 @@ def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tenso
         _C.layer_norm_lstm_forward(
             library,
             options,
-            _addresses(arrays),
+            addresses,
             y.data_ptr(),
             cy.data_ptr(),
             workspace.data_ptr(),
@@ -111,34 +107,34 @@ def _reserve(x: Tensor, keep: bool) -> Tensor:
 def _fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     refuse_onnx()
     x = inputs[0]
-    batch, hidden = _state_shape(x)
-    return x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden), _reserve(x, inputs[-1])
+    steps, batch, width = x.shape
+    return x.new_empty(steps, batch, width // 4), x.new_empty(batch, width // 4), _reserve(x, inputs[-1])
 
 
 def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """Of x, h0, c0 and the parameters; empty for one that is None."""
     x = arrays[0]
     assert x is not None
-    return tuple(x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8])
+    gradients = [x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8]]
+    return tuple(gradients)
 
 
 def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     arrays, (y, reserve), numbers = rest[:_ARRAY_COUNT], rest[_ARRAY_COUNT : _ARRAY_COUNT + 2], rest[_ARRAY_COUNT + 2 :]
     x = arrays[0]
-    options = library_options(x, *numbers)
     dy = dy.contiguous()
     dcy = None if dcy is None else dcy.contiguous()
     gradients = _new_gradients(arrays)
     if y.numel() == 0:
         return tuple(gradient.zero_() for gradient in gradients)
     with device_of(x):
-        library = handle(x.device)
+        library, options = handle(x.device), library_options(x, *numbers)
         size = _C.layer_norm_lstm_sizes(library, options)[0]
         workspace = x.new_empty(size, dtype=torch.uint8)
         _C.layer_norm_lstm_backward(
             library,
             options,
-            _addresses(arrays),
+            _checked_addresses(arrays),
             y.data_ptr(),
             dy.data_ptr(),
             0 if dcy is None else dcy.data_ptr(),
@@ -194,7 +190,7 @@ def layer_norm_lstm_plan(
 ) -> tuple[str, str, int, int]:
     """The engines that run such a layer's forward and backward pass on the device, or on a GPU of the table: "cpu",
     "steps", "cluster" or "grid"; its thread-block clusters, and the blocks of each, or of a copy of the weights."""
-    tf32 = _may_round(dtype)
+    tf32 = dtype == torch.float32 and allows_tf32_rnn()
     options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0, tf32)
     plan: tuple[str, str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
     return plan

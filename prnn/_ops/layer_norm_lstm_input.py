@@ -20,34 +20,28 @@ from prnn._ops.layer_norm_lstm import NORMALIZE, library_options
 __all__ = ["input_products"]
 
 
-def _options(x: Tensor) -> _C.LayerNormLstmOptions:
-    return library_options(x, NORMALIZE["none"], False, 0.0, 0.0)
+_NUMBERS = (NORMALIZE["none"], False, 0.0, 0.0)  # the library looks at the sizes and the type alone
 
 
 def _fake(input: Tensor, weight: Tensor) -> Tensor:
     return input.new_empty(*input.shape[:2], weight.shape[0])
 
 
-def _check(input: Tensor, weight: Tensor) -> None:
-    """Before addresses are handed over: parameters may have been replaced, or converted one by one."""
-    features = input.shape[2]
+def _kernel(input: Tensor, weight: Tensor) -> Tensor:
+    features = input.shape[2]  # parameters may have been replaced, or converted one by one
     if weight.dim() != 2 or weight.shape[0] % 4 != 0 or weight.shape[1] != features:
         raise ValueError(f"weight_ih has shape {tuple(weight.shape)}; it must be (4 * hidden_size, {features})")
-    if weight.dtype != input.dtype or weight.device != input.device:
+    if weight.dtype is not input.dtype or weight.device != input.device:
         raise ValueError(
             f"weight_ih is {weight.dtype} on {weight.device}, but input is {input.dtype} on {input.device}"
         )
-
-
-def _kernel(input: Tensor, weight: Tensor) -> Tensor:
-    _check(input, weight)
     input, weight = input.contiguous(), weight.contiguous()
-    x = _fake(input, weight)
+    x = input.new_empty(*input.shape[:2], weight.shape[0])
     if x.numel() == 0:
         return x
-    addresses = [tensor.data_ptr() for tensor in (input, weight, x)]
+    addresses = (input.data_ptr(), weight.data_ptr(), x.data_ptr())
     with device_of(x):
-        _C.layer_norm_lstm_input_forward(handle(x.device), _options(x), input.shape[2], *addresses)
+        _C.layer_norm_lstm_input_forward(handle(x.device), library_options(x, *_NUMBERS), input.shape[2], *addresses)
     return x
 
 
@@ -71,7 +65,7 @@ def _backward_kernel(
     addresses = [tensor.data_ptr() for tensor in (input, weight, dx)]
     addresses += [tensor.data_ptr() if tensor.numel() else 0 for tensor in gradients]
     with device_of(dx):
-        _C.layer_norm_lstm_input_backward(handle(dx.device), _options(dx), input.shape[2], *addresses)
+        _C.layer_norm_lstm_input_backward(handle(dx.device), library_options(dx, *_NUMBERS), input.shape[2], *addresses)
     return gradients
 
 

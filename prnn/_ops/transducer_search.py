@@ -11,7 +11,7 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 
-__all__ = ["Found", "ModelWeights", "Prepared", "compute_type", "prepare", "search"]
+__all__ = ["BeamFound", "Found", "ModelWeights", "Prepared", "beam_search", "compute_type", "prepare", "search"]
 
 PREDICTORS = {"stateless": _C.PREDICTOR_STATELESS, "lstm": _C.PREDICTOR_LSTM, "gru": _C.PREDICTOR_GRU}
 MOST_LAYERS, MOST_CONTEXT = 2, 8
@@ -66,6 +66,17 @@ class Found(NamedTuple):
     log_probs: Tensor  # (N, L) float32 or float64
     confidences: Tensor  # (N, L)
     scores: Tensor  # (N,) float64
+
+
+class BeamFound(NamedTuple):
+    """What prnnTransducerBeamOutputs_t has, L = T * max_symbols; what lies beyond a row's count is any number."""
+
+    symbols: Tensor  # (N, K, L) int32
+    counts: Tensor  # (N, K) int32
+    origins: Tensor  # (N, K) int32
+    frames: Tensor  # (N, K, L) int32
+    confidences: Tensor  # (N, K, L) float32 or float64
+    scores: Tensor  # (N, K) float64
 
 
 def compute_type(dtype: torch.dtype) -> torch.dtype:
@@ -163,3 +174,55 @@ def search(
             size,
         )
     return Found(symbols, counts, stamps, durations, log_probs, confidences, scores)
+
+
+def beam_search(
+    prepared: Prepared,
+    frames: Tensor,
+    lengths: Tensor,
+    beam: int,
+    max_symbols: int,
+    modified: bool,
+    bias: tuple[Tensor, Tensor] | None,
+    state: Sequence[Tensor | None],
+) -> BeamFound:
+    """prnnTransducerBeamSearch.
+
+    Args:
+        frames: (N, T, E), N and T at least 1, of the prepared type.
+        lengths: (N,) int32.
+        beam: hypotheses of an utterance K.
+        modified: whether a frame emits at most one symbol and `max_symbols` is 1.
+        bias: as `search` takes it.
+        state: the members of prnnTransducerBeamState_t in their order, which are written, too.
+
+    Raises:
+        NotSupportedError: the library has no beam search on the device.
+    """
+    batch, count, _ = frames.shape
+    sizes = (batch, count, max_symbols, beam, _C.BEAM_MODIFIED if modified else _C.BEAM_STANDARD)
+    room = (batch, beam, count * max_symbols)
+    frames = frames.contiguous()
+    symbols, stamps = (frames.new_empty(room, dtype=torch.int32) for _ in range(2))
+    counts, origins = (frames.new_empty(room[:2], dtype=torch.int32) for _ in range(2))
+    confidences = frames.new_empty(room, dtype=compute_type(prepared.dtype))
+    scores = frames.new_empty(room[:2], dtype=torch.float64)
+    found = BeamFound(symbols, counts, origins, stamps, confidences, scores)
+    with device_of(frames):
+        library = handle(frames.device)
+        size = _C.transducer_beam_workspace_size(library, prepared.model, sizes)
+        workspace = torch.empty(size, dtype=torch.uint8, device=frames.device)
+        _C.transducer_beam_search(
+            library,
+            prepared.model,
+            prepared.buffer.data_ptr(),
+            sizes,
+            frames.data_ptr(),
+            lengths.data_ptr(),
+            None if bias is None else (bias[0].shape[0], bias[0].data_ptr(), bias[1].data_ptr()),
+            [_address(tensor) for tensor in state],
+            [_address(tensor) for tensor in found],
+            workspace.data_ptr(),
+            size,
+        )
+    return found

@@ -114,7 +114,9 @@ def _add(group: Any, cls: type, prefix: str, names: Sequence[str], defaults: dic
 _LARGEST = 2**14  # bytes of a configuration file: lists nested some 30,000 levels deep end the stack of libyaml
 
 
-# jsonargparse's messages about a value that is not of the option's type.
+# jsonargparse's messages about a configuration file that cannot be read, and about a value that is not of the option's
+# type.
+_NO_FILE = re.compile(r"""Parser key "config": (?:File|Path) (.+): '(.*)'$""")
 _WRONG_TYPE = re.compile(
     r'Parser key "([\w.]+)": (?:Expected|Not of type|Does not validate)(?:.*(?:Got|Given) value: (.*))?'
 )
@@ -193,6 +195,8 @@ class _Parser(ArgumentParser):
         reason = " ".join(message.split())[:500]
         if reason.startswith("Unexpected config:"):
             reason = "a configuration must be a mapping of options to values"
+        elif found := _NO_FILE.match(reason):
+            reason = f"{found[2]}: the configuration {found[1]}"
         elif found := _WRONG_TYPE.match(reason):
             hint = next(vars(action)["_typehint"] for action in self._actions if action.dest == found[1])
             value = f"is {shown(found[2], str)}; it " if found[2] else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,6 +71,29 @@ def plot_losses(log: str | Path, path: str | Path) -> None:
     errors.legend()
     for axes in (losses, errors):
         axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def plot_error_rates(logs: Mapping[str, str | Path], path: str | Path) -> None:
+    """Draws the validation character error rates of several trainings against the share of their steps.
+
+    Args:
+        logs: the TensorBoard folder of each training, by the name that the picture gives it.
+        path: the PNG, or SVG, to write.
+    """
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for name, log in logs.items():
+        events = EventAccumulator(str(log), size_guidance={"scalars": 0})
+        events.Reload()
+        steps, values = _series(events, "valid/cer")
+        last = max(steps, default=1)
+        axes.plot(100 * steps / last, 100 * values, linewidth=1.2, label=f"{name}, {last} steps")
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("steps (% of all)")
+    axes.set_ylabel("validation character error rate (%)")
+    axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 

@@ -105,8 +105,8 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
 
     @torch.no_grad()
     def by_library(decoder: Decoder, count: int) -> Found | None:
-        """On a CPU what `search` runs. None where the library has no search for the modules or sizes."""
-        library = resident(decoder, trusts_versions=device.type == "cuda", devices=("cpu", "cuda"))
+        """What `search` runs. None where the library has no search for the modules or sizes."""
+        library = resident(decoder, trusts_versions=False)
         lengths = torch.full((count,), arguments.frames, device=device)
         return None if library is None else library.search(frames[:count], lengths, MAX_SYMBOLS, None)
 

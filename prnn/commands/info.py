@@ -135,7 +135,10 @@ def _text(found: dict[str, Any], arguments: argparse.Namespace) -> str:
         mark = "" if gpu["was_run"] else "  +"
         lines.append(f"{star} {gpu['name']:{width}}" + "".join(f"{size:>14}" for size in sizes) + mark)
     if not all(gpu["was_run"] for gpu in found["gpus"]):
-        lines.append("+ planned from the GPU's published figures: nobody has run these plans on one")
+        lines.append(
+            "+ planned from the GPU's published figures: nobody has run these plans on one, where prnn selftest"
+        )
+        lines.append("  compares what they compute with the CPU")
     return "\n".join(lines)
 
 

@@ -29,13 +29,13 @@ def _output_layers(joint: Any) -> tuple[nn.Module, float, Any] | None:
 
 
 def fuses_loss(
-    original: Callable[..., Any], costs_of: Callable[[Any, torch.device], Callable[..., Tensor] | None]
+    original: Callable[..., Any], costs_of: Callable[[Any], Callable[..., Tensor] | None]
 ) -> Callable[..., Any]:
     """`RNNTJoint.forward`, whose fused step computes the whole batch's loss without logits.
 
     Args:
         original: of NeMo; computes the word error rate of the fused step, and all that is not fused here.
-        costs_of: of a loss module and the device, the function that computes its costs from what a
+        costs_of: of a loss module, the function that computes its costs from what a
             prnn.joint_..._loss takes, up to activation and dropout; or None.
     """
 
@@ -59,7 +59,7 @@ def fuses_loss(
         }
         layers = costs = None
         if self.fuse_loss_wer and self.loss is not None and self.wer is not None and self.fused_batch_size is not None:
-            layers, costs = _output_layers(self), costs_of(getattr(self.loss, "_loss", None), encoder_outputs.device)
+            layers, costs = _output_layers(self), costs_of(getattr(self.loss, "_loss", None))
         if (
             layers is None
             or costs is None

@@ -315,7 +315,7 @@ def _replace_losses(losses: Any) -> list[str]:
     return [*replaced, f"{losses.__name__}.resolve_rnnt_loss"]
 
 
-def _joint_costs(loss: Any, device: torch.device) -> Callable[..., Tensor] | None:
+def _joint_costs(loss: Any) -> Callable[..., Tensor] | None:
     """The costs (N,) of one of these losses from the joint's inputs, as prnn.joint_rnnt_loss and prnn.joint_tdt_loss
     take them. None where there are none: multi-blank, whose softmax is over its blanks, too; clamp, which limits the
     gradients of what the joint gives, log-probabilities on a CPU; FastEmit of TDT, which leaves the durations out."""
@@ -331,8 +331,7 @@ def _joint_costs(loss: Any, device: torch.device) -> Callable[..., Tensor] | Non
             return _reduced(costs, torch.float32, None, loss.fastemit_lambda)
 
         return rnnt_costs
-    # The kernels of joint_tdt_loss have not been run on a GPU yet.
-    if type(loss) is TDTLossNumba and loss.clamp == loss.fastemit_lambda == 0 and device.type == "cpu":
+    if type(loss) is TDTLossNumba and loss.clamp == loss.fastemit_lambda == 0:
 
         def tdt_costs(*inputs: Any, **options: Any) -> Tensor:
             joint: Callable[..., Tensor] = prnn.joint_tdt_loss

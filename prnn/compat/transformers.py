@@ -265,8 +265,6 @@ def _model_forward(original: Callable[..., Any], loss: Callable[..., Any]) -> Ca
             return False
         if given.get("decoder_cache") is not None or given.get("use_decoder_cache"):
             return False
-        if loss is ParakeetForTDTLoss and given["labels"].is_cuda:
-            return False  # the kernels of joint_tdt_loss have not been run on a GPU yet
         joint: Any = model.joint
         own = model.loss_function
         return getattr(own, "func", own) is loss and type(joint.activation) in ACTIVATIONS and _is_plain(joint.head)

@@ -85,8 +85,7 @@ def duration_loss(
     omega: float,
 ) -> Tensor:
     """The loss of a token-and-duration transducer, the mean over utterances, a scalar: `prnn.joint_tdt_loss`, or
-    `prnn.tdt_loss` of the N x T x (U + 1) x (V + D) logits if they are few or on a GPU, where the kernels of
-    `joint_tdt_loss` have not been run yet.
+    `prnn.tdt_loss` of the N x T x (U + 1) x (V + D) logits if they are few, on a CPU.
 
     Args:
         durations: (D) frames that each duration logit stands for.
@@ -96,7 +95,7 @@ def duration_loss(
     The other arguments are those of `joiner_loss`.
     """
     batch = targets, lengths, target_lengths, blank, durations
-    if encoder_out.is_cuda or _holds_logits(joiner, encoder_out, predictor_out):
+    if _holds_logits(joiner, encoder_out, predictor_out):
         logits = joiner(encoder_out, predictor_out)
         return tdt_loss(logits, *batch, fastemit_lambda=fastemit, sigma=sigma, omega=omega)
     return joint_tdt_loss(

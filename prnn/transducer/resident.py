@@ -25,7 +25,6 @@ from prnn.transducer.hypothesis import Decoder
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import RecurrentPredictor, State, StatelessPredictor
 
-_DEVICES = ("cpu",)  # where searches take the library's: its kernels have not been run on a GPU yet
 LAYERS = {prnn.nn.LSTM: "lstm", prnn.nn.GRU: "gru", nn.LSTM: "lstm", nn.GRU: "gru"}
 
 
@@ -37,7 +36,7 @@ class GreedyState(NamedTuple):
 
     Attributes:
         predictor: the predictor's states after the symbols so far, each (N, ...).
-        projection: (N, J), its projected output.
+        projection: (N, J), its projected output; (N, 0) after the library's search, which makes it anew.
         ahead: (N,) int64, how many of the frames that come next the last duration passes over.
         score: (N,) float64, log-probability of the path taken so far.
     """
@@ -107,33 +106,40 @@ class Resident:
             context = own[0].to(torch.int32, copy=True, memory_format=torch.contiguous_format)
         return None, ahead.to(torch.int32, copy=True), h, c, context, node, score.clone()
 
-    def state_after(self, state: LibraryState) -> GreedyState:
-        """What the library has written."""
+    def predictor_states(self, state: LibraryState) -> tuple[State, Tensor]:
+        """The predictor's states and the frames to be passed over, int64, that the library has written."""
         like = self.decoder.predictor.initial_state(1)
-        _, ahead, *arrays, score = state
+        _, ahead, *arrays, _ = state
         arrays = [array for array in arrays if array is not None]
-        predictor = tuple(array.to(own.dtype) for array, own in zip(arrays, like, strict=True))  # type: ignore[union-attr]
         assert ahead is not None
+        predictor = tuple(array.to(own.dtype) for array, own in zip(arrays, like, strict=True))  # type: ignore[union-attr]
+        return predictor, ahead.long()
+
+    def state_after(self, state: LibraryState) -> GreedyState:
+        """What the library has written, without the projection."""
+        predictor, ahead = self.predictor_states(state)
+        score = state[-1]
         assert score is not None
-        return GreedyState(predictor, self._projection(predictor), ahead.long(), score)
-
-    def _projection(self, predictor: State) -> Tensor:
-        base = self.decoder.parts()[0]
-        out = predictor[0][:, -1] if isinstance(base, RecurrentPredictor) else base.sum_embeddings(predictor[0])
-        if self.decoder.bias is not None:
-            out = torch.cat([out.double(), predictor[-1][:, None].double()], dim=1)
-        return self.decoder.joiner.project_predictor(out)
+        return GreedyState(predictor, predictor[0].new_empty(len(score), 0), ahead, score)
 
 
-def resident(decoder: Decoder, trusts_versions: bool, devices: tuple[str, ...] = _DEVICES) -> Resident | None:
+def projected_predictor(decoder: Decoder, predictor: State) -> Tensor:
+    """The projected output (N, J) of a predictor that the library knows, after the symbols of states (N, ...)."""
+    base = decoder.parts()[0]
+    out = predictor[0][:, -1] if isinstance(base, RecurrentPredictor) else base.sum_embeddings(predictor[0])
+    if decoder.bias is not None:
+        out = torch.cat([out.double(), predictor[-1][:, None].double()], dim=1)
+    return decoder.joiner.project_predictor(out)
+
+
+def resident(decoder: Decoder, trusts_versions: bool) -> Resident | None:
     """The library's search with a decoder, or None if it has none for its modules and types.
 
-    devices: types of devices on which it is taken.
     trusts_versions: weights that were prepared before are taken where no parameter is another tensor or has another
     version than then; else they are prepared anew, for what is written through `.data` changes no version.
     """
     weights = _weights(decoder)
-    if weights is None or weights.output[0].device.type not in devices:
+    if weights is None or weights.output[0].device.type not in ("cpu", "cuda"):
         return None
     dtype = _dtype(weights.output[0])
     tensors = weights.tensors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from prnn._ops.transducer_search import Found
 from prnn.transducer.hypothesis import Decoder, among_symbols, map_tensors
-from prnn.transducer.resident import GreedyState
+from prnn.transducer.resident import GreedyState, projected_predictor
 
 _IMPOSSIBLE = float("-inf")
 _ROWS = 16  # of a window's frames, what row_stable_linear pads to
@@ -23,13 +24,12 @@ def search_by_steps(
     lengths: Tensor,
     max_symbols: int,
     state: GreedyState,
-    captures: bool = False,
+    captures: bool = True,
 ) -> tuple[Found, GreedyState]:
     """Search over projected encoder frames (N, T, J); the rest as `greedy_search` has it.
 
     captures: on a GPU the modules are called for the first steps alone; a CUDA graph of as many steps is replayed for
-    the others. RuntimeError for modules that a graph cannot hold: a call waits for the GPU or looks at its numbers. No
-    search asks for it: it has not been run on a GPU yet.
+    the others, if a graph can hold the modules: none of their calls waits for the GPU or looks at its numbers.
     """
     steps = Steps(decoder, encoder, lengths, max_symbols, state)
     graph: torch.cuda.CUDAGraph | None = None
@@ -42,7 +42,8 @@ def search_by_steps(
                 steps.run_predictor(found)
             continue
         if captures and number == 1:
-            graph = steps.captured()
+            with contextlib.suppress(RuntimeError):  # of modules that a graph cannot hold
+                graph = steps.captured()
         if graph is None:
             steps.run()
         else:
@@ -87,6 +88,8 @@ class Steps:
         window = 1 if decoder.durations else max(2, _ROWS // batch)
         self.window = torch.arange(window, device=device)
         self.table = torch.tensor(decoder.durations, dtype=torch.int64, device=device)
+        if not state.projection.shape[1]:
+            state = state._replace(projection=projected_predictor(decoder, state.predictor))
         self.state = map_tensors(torch.clone, state)
         self.frame = self.state.ahead
         self.in_frame = torch.zeros_like(lengths)

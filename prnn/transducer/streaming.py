@@ -30,6 +30,7 @@ from prnn.transducer.hypothesis import (
     without_first,
 )
 from prnn.transducer.resident import GreedyState
+from prnn.transducer.resident_beam import beam_by_library, with_projections
 from prnn.transducer.stacking import EncoderState
 
 SEARCHES = ("greedy", "modified", "standard")
@@ -59,9 +60,10 @@ class SearchOptions(NamedTuple):
 
 def advance(
     decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor, frames: Tensor,
-    hypotheses: Hypotheses,
+    hypotheses: Hypotheses, is_stream: bool = True,
 ) -> Hypotheses:  # fmt: skip
-    """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`."""
+    """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`.
+    is_stream: weights may be those of an earlier call, where none tells of a change."""
     if options.method == "greedy":
         state = GreedyState(
             *map_tensors(
@@ -73,6 +75,21 @@ def advance(
         hypotheses = append(hypotheses, found, frames)
         predictor, projection, ahead, scores = map_tensors(lambda x: x[:, None], after)
         return hypotheses._replace(predictor=predictor, projection=projection, ahead=ahead, scores=scores)
+    if not encoder_out.shape[1]:
+        return hypotheses
+    by_library = beam_by_library(
+        decoder,
+        options.method == "modified",
+        options.max_symbols,
+        encoder_out,
+        lengths,
+        frames,
+        hypotheses,
+        trusts_versions=is_stream,
+    )
+    if by_library is not None:
+        return by_library
+    hypotheses = with_projections(decoder, hypotheses)
     arguments = decoder, decoder.joiner.project_encoder(encoder_out), lengths, frames, hypotheses
     step = modified_frame if options.method == "modified" else standard_frame
     return beam_frames(*arguments, durations_frame if decoder.durations else step, options.max_symbols)
@@ -81,7 +98,8 @@ def advance(
 def search(decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor) -> Hypotheses:
     """Search whole utterances with a beam."""
     hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
-    return settled(decoder, advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses))
+    first = torch.zeros_like(lengths)
+    return settled(decoder, advance(decoder, options, encoder_out, lengths, first, hypotheses, is_stream=False))
 
 
 @dataclasses.dataclass(frozen=True)

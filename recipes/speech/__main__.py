@@ -4,7 +4,8 @@
 
 The folder has train.jsonl, valid.jsonl and test.jsonl, or metadata.csv and recordings (recipes/speech/prepare.py). Run
 again after an interruption, it goes on where it was. With --seeds 3 it trains three times and prints mean and range.
-What follows -- goes to prnn train, after recipes/speech/config.yaml.
+The configuration is config.yaml and, on a GPU, gpu.yaml, else cpu.yaml, of recipes/speech. What follows -- goes to prnn
+train after them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from prnn.asr import Recogniser, read_manifest
 from prnn.asr.dataset import load_features
 from prnn.asr.evaluation import evaluate
 from prnn.asr.folder import best_checkpoint, replacing
-from prnn.asr.plots import plot_alignment, plot_losses
+from prnn.asr.plots import plot_alignment, plot_error_rates, plot_losses
 from prnn.cli import main as prnn_command
 from prnn.commands.failure import CommandError, reported
 from prnn.commands.options import add_accelerator, torch_device
 from recipes.speech.prepare import prepare
 
-CONFIG = Path(__file__).with_name("config.yaml")
+CONFIGS = Path(__file__).parent
 
 
 def manifests(folder: Path, output: Path) -> Path:
@@ -79,8 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
                 trained = options.output / f"seed-{seed}"
                 print(f"== seed {seed}", flush=True)
                 began = time.monotonic()
-                command = ["train", "--config", CONFIG, "--manifest", data / "train.jsonl", "--valid"]
-                command += [data / "valid.jsonl", "--output", trained, "--seed", seed, "--accelerator"]
+                machine = CONFIGS / ("cpu.yaml" if device == "cpu" else "gpu.yaml")
+                command = ["train", "--config", CONFIGS / "config.yaml", "--config", machine, "--manifest"]
+                command += [data / "train.jsonl", "--valid", data / "valid.jsonl"]
+                command += ["--output", trained, "--seed", seed, "--accelerator"]
                 command += [options.accelerator, *given[cut + 1 :]]
                 if status := prnn_command([str(word) for word in command]):
                     return status
@@ -92,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"speech: {error}", file=sys.stderr)
         return 2
     if len(rates) > 1:
+        logs = {f"seed {seed}": options.output / f"seed-{seed}" / "tensorboard" for seed in range(len(rates))}
+        plot_error_rates(logs, options.output / "error_rates.png")
         for name in ("wer", "cer"):
             values = [100 * rate[name] for rate in rates]
             mean = sum(values) / len(values)

@@ -168,6 +168,14 @@ const char* name_of(const prnnLayerNormLSTMKind_t& value) {
   return nullptr;
 }
 
+const char* name_of(const prnnTransducerBeamMode_t& value) {
+  switch (integer_in(value)) {
+    case PRNN_BEAM_MODIFIED: return "PRNN_BEAM_MODIFIED";
+    case PRNN_BEAM_STANDARD: return "PRNN_BEAM_STANDARD";
+  }
+  return nullptr;
+}
+
 const char* name_of(const prnnPredictorKind_t& value) {
   switch (integer_in(value)) {
     case PRNN_PREDICTOR_STATELESS: return "PRNN_PREDICTOR_STATELESS";

@@ -39,6 +39,7 @@ const char* name_of(const prnnDurationRNNTType_t& value);
 const char* name_of(const prnnJointActivation_t& value);
 const char* name_of(const prnnLayerNormLSTMKind_t& value);
 const char* name_of(const prnnPredictorKind_t& value);
+const char* name_of(const prnnTransducerBeamMode_t& value);
 
 struct Enumerator {
   int value;

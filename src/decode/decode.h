@@ -23,6 +23,16 @@ struct TransducerSearchArgs {
   size_t workspace_size;
 };
 
+struct TransducerBeamArgs {
+  prnnTransducerBeamOptions_t options;
+  const void* prepared;
+  prnnTransducerInputs_t inputs;
+  const prnnTransducerBeamState_t* state;  // NULL: whole utterances
+  prnnTransducerBeamOutputs_t outputs;
+  void* workspace;
+  size_t workspace_size;
+};
+
 class DecodeBackend {
  public:
   virtual ~DecodeBackend() = default;
@@ -32,6 +42,9 @@ class DecodeBackend {
   virtual WorkspaceSize workspace_size(prnnHandle_t, const TransducerModel&,
                                        const prnnTransducerSearchOptions_t&) const = 0;  // or throws NOT_SUPPORTED
   virtual void search(prnnHandle_t, const TransducerModel&, const TransducerSearchArgs&) const = 0;
+  virtual WorkspaceSize beam_workspace_size(prnnHandle_t, const TransducerModel&,
+                                            const prnnTransducerBeamOptions_t&) const = 0;  // or throws NOT_SUPPORTED
+  virtual void beam_search(prnnHandle_t, const TransducerModel&, const TransducerBeamArgs&) const = 0;
 };
 
 const DecodeBackend& cpu_decode_backend();   // cpu/
@@ -46,7 +59,8 @@ inline int64_t gate_count(const TransducerModel& model) { return model.predictor
 inline int64_t output_rows(const TransducerModel& model) { return model.classes + model.durationCount; }
 
 // L: symbols that an utterance can have.
-inline int64_t most_symbols(const prnnTransducerSearchOptions_t& options) {
+template <class Options>
+int64_t most_symbols(const Options& options) {
   return options.maxFrames * options.maxSymbols;
 }
 

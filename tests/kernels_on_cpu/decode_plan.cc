@@ -22,7 +22,7 @@ void require(bool holds, const char* what) {
 }
 
 // Each row tile of a matrix is one block's.
-void check_shares(const SearchPlan& plan) {
+void check_shares(const BatchPlan& plan) {
   for (const RowTiles& tiles : plan.tiles) {
     std::vector<int> owners(static_cast<size_t>(tiles.count), 0);
     for (int block = 0; block < plan.blocks; ++block) {
@@ -50,17 +50,17 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   };
   const auto tiles_of_block = [&](Matrix m) {
     int64_t most = 0;
-    for (int block = 0; block < plan.blocks; ++block)
-      most = std::max<int64_t>(most, share_of(plan.tiles[m], plan.blocks, block).count);
+    for (int block = 0; block < batch.blocks; ++block)
+      most = std::max<int64_t>(most, share_of(batch.tiles[m], batch.blocks, block).count);
     return most;
   };
   const auto passes = [&](Matrix m) { return (tiles_of_block(m) + 1) / 2 * 2 * kTileRows; };  // rows
   add(s.activations, int64_t{columns} * plan.joiner_stride);
   for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
-    add(s.states[layer], int64_t{kSlots} * plan.state_stride);
-  add(s.projection, int64_t{kSlots} * plan.joiner_stride);
+    add(s.states[layer], int64_t{batch.slots} * plan.state_stride);
+  add(s.projection, int64_t{batch.slots} * plan.joiner_stride);
   add(s.sums, std::max<int64_t>(int64_t{2} * batch.column_tiles * kWarps * 32 * 16,
-                                int64_t{columns} * (plan.blocks + 2) * static_cast<int64_t>(sizeof(ColumnPart))));
+                                int64_t{columns} * (batch.entries + 2) * static_cast<int64_t>(sizeof(ColumnPart))));
   const int64_t gates = std::max(passes(kProjection), passes(kUpperInput)) * (kTileColumns + 1);
   add(s.results, 4 * std::max<int64_t>(gates, int64_t{2} * kTileRows * (columns + 1)));
   for (int layer = 0; layer < plan.layers; ++layer) {
@@ -87,19 +87,20 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   constexpr int64_t kDividends = 1 << 16;
   const int64_t joiner = int64_t{plan.tiles[kOutput].k_tiles} * kKTileBytes;
   require(columns * joiner / 16 < kDividends && int64_t{kSlots} * plan.state_stride / 8 < kDividends &&
-              columns * int64_t{plan.blocks + 2} < kDividends,
+              columns * int64_t{batch.entries + 2} < kDividends,
           "an index of pieces has more than 16 bits");
 }
 
 void check_batches(const prnnTransducerModel_t& model, const SearchPlan& plan) {
   for (int64_t n : {1, 2, 3, 7, 8, 16, 17, 24, 25, 128, 1024}) {
     const BatchPlan batch = plan_batch(plan, n);
-    require(batch.groups >= 1 && batch.groups <= plan.groups && batch.groups <= n, "a group has no utterance");
+    require(batch.blocks >= 1 && batch.groups >= 1 && batch.groups <= n, "a group has no utterance");
+    require(batch.blocks * batch.groups <= plan.multiprocessors, "more blocks than multiprocessors");
     require(batch.slots >= 1 && batch.slots <= kSlots, "slots");
     require(batch.window >= 1 && batch.window <= kMostWindow, "frames of a window");
     require(batch.slots * batch.window <= batch.column_tiles * kTileColumns, "frames have no column");
-    require(batch.column_tiles >= 1 && batch.column_tiles <= plan.column_tiles, "column tiles");
-    require(batch.slots == kSlots || batch.slots * batch.groups >= n, "an utterance waits beside a free slot");
+    require(batch.column_tiles >= 1 && batch.column_tiles <= kMostColumnTiles, "column tiles");
+    check_shares(batch);
     check_layout(model, plan, batch);
   }
 }
@@ -113,13 +114,14 @@ int run(const prnnTransducerModel_t& model) {
       std::printf("%s: no room\n", row->name);
       continue;
     }
-    require(plan.blocks >= 1 && plan.groups >= 1 && plan.blocks * plan.groups <= row->multiprocessors,
-            "more blocks than multiprocessors");
-    check_shares(plan);
     check_batches(model, plan);
-    const BatchPlan most = plan_batch(plan, 1024);
-    std::printf("%s: blocks=%d groups=%d slots=%d window=%d\n", row->name, plan.blocks, plan.groups, most.slots,
-                most.window);
+    std::printf("%s:", row->name);
+    for (int64_t n : {1, 16, 128}) {
+      const BatchPlan batch = plan_batch(plan, n);
+      std::printf("%s %d x %d blocks, %d slots of %d frames", n > 1 ? "," : "", batch.groups, batch.blocks, batch.slots,
+                  batch.window);
+    }
+    std::printf("\n");
   }
   return 0;
 }

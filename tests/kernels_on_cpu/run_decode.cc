@@ -1,7 +1,7 @@
 // The transducer search by its kernels. Reads a file with a call's structures and arrays, each after its number of
 // bytes, and writes another one with the arrays of the state and of the outputs. An array without bytes is NULL.
 //
-//     run_decode multiprocessors=4 shared=60000 seed=1 call.bin found.bin
+//     run_decode groups=1 blocks=4 column_tiles=3 shared=60000 seed=1 call.bin found.bin
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -56,7 +56,7 @@ struct CallFile {
   }
 };
 
-int run(int multiprocessors, int shared_bytes, const char* call_name, const char* found_name) {
+int run(BatchPlan batch, int shared_bytes, const char* call_name, const char* found_name) {
   CallFile file(call_name);
   const auto model = file.structure<prnnTransducerModel_t>();
   TransducerSearchArgs args{};
@@ -98,12 +98,17 @@ int run(int multiprocessors, int shared_bytes, const char* call_name, const char
   file.read(args.outputs.scores);
 
   SearchPlan plan;
-  if (!plan_search(model, multiprocessors, shared_bytes, plan)) {
+  const int64_t utterances = args.options.batch, of_group = (utterances + batch.groups - 1) / batch.groups;
+  batch.groups = static_cast<int>(std::min<int64_t>(batch.groups, utterances));
+  batch.slots = static_cast<int>(std::min<int64_t>(of_group, kSlots));
+  batch.column_tiles = std::min(batch.column_tiles, batch.slots);
+  bool fits = plan_search(model, batch.groups * batch.blocks, shared_bytes, plan);
+  while (fits && !complete(plan, batch)) fits = --batch.column_tiles > 0;
+  if (!fits) {
     std::printf("does not fit\n");
     return 1;
   }
-  const BatchPlan batch = plan_batch(plan, args.options.batch);
-  std::printf("blocks=%d groups=%d slots=%d window=%d column_tiles=%d weight_bytes=%d\n", plan.blocks, batch.groups,
+  std::printf("blocks=%d groups=%d slots=%d window=%d column_tiles=%d weight_bytes=%d\n", batch.blocks, batch.groups,
               batch.slots, batch.window, batch.column_tiles, batch.weight_bytes);
   Arena counted(nullptr);
   cut_prepared(model, plan, counted);
@@ -146,12 +151,16 @@ int run(int multiprocessors, int shared_bytes, const char* call_name, const char
 }  // namespace prnn::decode_cuda
 
 int main(int count, char** words) {
-  int multiprocessors = 4, shared_bytes = 227 * 1024;
+  prnn::decode_cuda::BatchPlan batch{};
+  batch.groups = 1, batch.blocks = 4, batch.column_tiles = 3;
+  int shared_bytes = 227 * 1024;
   for (int i = 1; i + 2 < count; ++i) {
     const std::string word = words[i], name = word.substr(0, word.find('=')), value = word.substr(name.size() + 1);
-    if (name == "multiprocessors") multiprocessors = std::stoi(value);
+    if (name == "groups") batch.groups = std::stoi(value);
+    if (name == "blocks") batch.blocks = std::stoi(value);
+    if (name == "column_tiles") batch.column_tiles = std::stoi(value);
     if (name == "shared") shared_bytes = std::stoi(value);
     if (name == "seed") gpu::seed = static_cast<unsigned>(std::stoi(value));
   }
-  return prnn::decode_cuda::run(multiprocessors, shared_bytes, words[count - 2], words[count - 1]);
+  return prnn::decode_cuda::run(batch, shared_bytes, words[count - 2], words[count - 1]);
 }

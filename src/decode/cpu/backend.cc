@@ -1,5 +1,6 @@
 #include "core/enums.h"
 #include "core/with_real.h"
+#include "decode/cpu/beam.h"
 #include "decode/cpu/search.h"
 
 namespace prnn {
@@ -28,6 +29,13 @@ class CpuDecodeBackend final : public DecodeBackend {
   }
   void search(prnnHandle_t, const TransducerModel& m, const TransducerSearchArgs& args) const override {
     with_real(m.dataType, [&](auto real) { transducer_search_cpu<decltype(real)>(m, args); });
+  }
+  WorkspaceSize beam_workspace_size(prnnHandle_t, const TransducerModel& m,
+                                    const prnnTransducerBeamOptions_t& options) const override {
+    return with_real(m.dataType, [&](auto real) { return transducer_beam_workspace_cpu<decltype(real)>(m, options); });
+  }
+  void beam_search(prnnHandle_t, const TransducerModel& m, const TransducerBeamArgs& args) const override {
+    with_real(m.dataType, [&](auto real) { transducer_beam_search_cpu<decltype(real)>(m, args); });
   }
 };
 

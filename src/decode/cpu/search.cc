@@ -1,17 +1,13 @@
 #include "decode/cpu/search.h"
 
 #include <atomic>
-#include <cmath>
-#include <limits>
 
-#include "core/cpu/loss_kernels.h"
-#include "rnn/cpu/cells.h"
+#include "decode/cpu/joint.h"
 
 namespace prnn {
 namespace {
 
 constexpr int64_t kWindowRows = 8;  // frames scored at once, of all of a thread's utterances, where they are few
-constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 // An utterance that is being searched.
 struct Lane {
@@ -30,27 +26,17 @@ template <class T>
 struct LaneArrays {
   LaneArrays(Arena& arena, const TransducerModel& m, const PreparedTransducer<T>& prepared)
       : steps(arena, m, prepared),
-        h(arena.take<T>(is_recurrent(m) ? kLanes * m.layers * m.hiddenSize : 0)),
-        c(arena.take<T>(m.predictor == PRNN_PREDICTOR_LSTM ? kLanes * m.layers * m.hiddenSize : 0)),
-        context(arena.take<int>(is_recurrent(m) ? 0 : kLanes * m.context)),
+        states(take_states<T>(arena, m, kLanes)),
         projections(arena.take<T>(kLanes * PredictorSteps<T>::projection_stride(m))),
         activations(arena.take<T>(kLanes * m.joinerSize)),
         logits(arena.take<T>(kLanes * output_rows(m))) {}
 
   PredictorSteps<T> steps;
-  T* h;            // {kLanes, layers, H}
-  T* c;            // {kLanes, layers, H}
-  int* context;    // {kLanes, context}
-  T* projections;  // {kLanes, J, whole panels}
-  T* activations;  // {kLanes, J}: of the frames that are scored at once
-  T* logits;       // {kLanes, V + D}
+  PredictorState<T> states;  // of the first lane; the others follow
+  T* projections;            // {kLanes, J, whole panels}
+  T* activations;            // {kLanes, J}: of the frames that are scored at once
+  T* logits;                 // {kLanes, V + D}
 };
-
-// The products of the frames, before the threads' parts.
-template <class T>
-T* take_projected_frames(Arena& arena, const TransducerModel& m, const prnnTransducerSearchOptions_t& o) {
-  return arena.take<T>(o.batch * o.maxFrames * m.joinerSize);
-}
 
 template <class T>
 size_t lane_bytes(const TransducerModel& m) {
@@ -79,7 +65,8 @@ class Thread {
         queue_(queue),
         arena_(arrays),
         arrays_(arena_, m, prepared),
-        scratch_(scratch) {}
+        scratch_(scratch),
+        joint_(m, prepared, scratch) {}
 
   void run() {
     int64_t active;
@@ -101,10 +88,10 @@ class Thread {
   int64_t slot(const Lane& lane) const {
     return args_.state->slots != nullptr ? args_.state->slots[lane.row] : lane.row;
   }
-  PredictorState<T> state(int64_t i) const {
-    const int64_t size = m_.layers * m_.hiddenSize;
-    if (!is_recurrent(m_)) return {nullptr, nullptr, arrays_.context + i * m_.context};
-    return {arrays_.h + i * size, m_.predictor == PRNN_PREDICTOR_LSTM ? arrays_.c + i * size : nullptr, nullptr};
+  PredictorState<T> state(int64_t i) const { return state_at(m_, arrays_.states, i); }
+  PredictorState<T> pooled(int64_t slot) const {
+    const prnnTransducerState_t& pool = *args_.state;
+    return state_at<T>(m_, {static_cast<T*>(pool.h), static_cast<T*>(pool.c), pool.context}, slot);
   }
   T* projection(int64_t i) const { return arrays_.projections + i * PredictorSteps<T>::projection_stride(m_); }
 
@@ -127,23 +114,17 @@ class Thread {
     lane = Lane{};
     lane.row = row;
     lane.is_pending = true;
-    const PredictorState<T> own = state(i);
-    const int64_t size = m_.layers * m_.hiddenSize;
     const prnnTransducerState_t* const pool = args_.state;
     const int64_t from = pool != nullptr ? slot(lane) : 0;
     if (pool == nullptr || pool->ahead[from] < 0) {
-      if (own.h != nullptr) std::fill_n(own.h, size, T(0));
-      if (own.c != nullptr) std::fill_n(own.c, size, T(0));
-      if (own.context != nullptr) std::fill_n(own.context, m_.context, static_cast<int>(m_.blank));
+      begin_state(m_, state(i));
       lane.symbol = static_cast<int>(m_.blank);
       return;
     }
     lane.frame = pool->ahead[from];
     if (args_.inputs.bias != nullptr) lane.node = pool->node[from];
     if (pool->score != nullptr) lane.score = pool->score[from];
-    if (own.h != nullptr) std::copy_n(static_cast<const T*>(pool->h) + from * size, size, own.h);
-    if (own.c != nullptr) std::copy_n(static_cast<const T*>(pool->c) + from * size, size, own.c);
-    if (own.context != nullptr) std::copy_n(pool->context + from * m_.context, m_.context, own.context);
+    copy_state(m_, pooled(from), state(i));
   }
 
   void end(int64_t i) {
@@ -151,14 +132,11 @@ class Thread {
     args_.outputs.counts[lane.row] = static_cast<int>(lane.count);
     if (args_.outputs.scores != nullptr) args_.outputs.scores[lane.row] = lane.score;
     if (const prnnTransducerState_t* const pool = args_.state) {
-      const PredictorState<T> own = state(i);
-      const int64_t size = m_.layers * m_.hiddenSize, to = slot(lane);
+      const int64_t to = slot(lane);
       pool->ahead[to] = static_cast<int>(lane.frame - length(lane));
       if (args_.inputs.bias != nullptr) pool->node[to] = lane.node;
       if (pool->score != nullptr) pool->score[to] = lane.score;
-      if (own.h != nullptr) std::copy_n(own.h, size, static_cast<T*>(pool->h) + to * size);
-      if (own.c != nullptr) std::copy_n(own.c, size, static_cast<T*>(pool->c) + to * size);
-      if (own.context != nullptr) std::copy_n(own.context, m_.context, pool->context + to * m_.context);
+      copy_state(m_, state(i), pooled(to));
     }
     lane.row = -1;
   }
@@ -187,38 +165,18 @@ class Thread {
       begins[i] = rows;
       if (lane.row < 0) continue;
       for (int64_t t = lane.frame; t < std::min(lane.frame + window, length(lane)); ++t) {
-        activate(frames_ + (lane.row * args_.options.maxFrames + t) * m_.joinerSize, projection(i),
-                 arrays_.activations + rows++ * m_.joinerSize);
+        joint_.activate(frames_ + (lane.row * args_.options.maxFrames + t) * m_.joinerSize, projection(i),
+                        arrays_.activations + rows++ * m_.joinerSize);
       }
     }
     begins[kLanes] = rows;
     if (rows == 0) return;
-    multiply_rows(arrays_.activations, rows, m_.joinerSize, prepared_.output_panels, prepared_.output_bias,
-                  output_rows(m_), arrays_.logits, scratch_);
+    joint_.score(arrays_.activations, rows, arrays_.logits);
     for (int64_t i = 0; i < kLanes; ++i) {
       for (int64_t row = begins[i]; row < begins[i + 1]; ++row) {
         if (!take_step(lanes_[i], arrays_.logits + row * output_rows(m_))) break;
       }
     }
-  }
-
-  // out = activation(x + g). The cells of a plain recurrent layer, of panels of units.
-  void activate(const T* x, const T* g, T* out) const {
-    const int64_t width = gemm_kernels<T>().width, whole = m_.joinerSize / width;
-    ForwardCell<T> cell;
-    cell.n = whole;
-    cell.units = cell.hidden = cell.ld_h = width;
-    cell.gates = const_cast<T*>(x);
-    cell.product = g;
-    cell.h = out;
-    const auto forward = cell_kernels<T>().forward[m_.activation == PRNN_JOINT_TANH ? PRNN_RNN_TANH : PRNN_RNN_RELU];
-    if (whole > 0) forward(cell);
-    cell.n = 1;
-    cell.units = m_.joinerSize - whole * width;
-    cell.gates += whole * width;
-    cell.product += whole * width;
-    cell.h += whole * width;
-    if (cell.units > 0) forward(cell);
   }
 
   // Takes a class at a lane's frame. Returns whether the next frame is to be scored with the same predictor's output.
@@ -241,22 +199,20 @@ class Thread {
   }
 
   Choice choose(const T* logits, int64_t count, int node, bool with_bias) const {
-    T maximum;
-    double log_sum;
-    log_normaliser(losses_, logits, count, &maximum, &log_sum);
+    const Normaliser<T> normaliser = joint_.normaliser(logits, count);
     Choice choice;
-    choice.is_valid = !std::isnan(log_sum);
+    choice.is_valid = normaliser.is_valid();
     if (!choice.is_valid) return choice;
     if (!with_bias) {
-      choice.index = std::find(logits, logits + count, maximum) - logits;
-      choice.log_prob = -log_sum;
+      choice.index = std::find(logits, logits + count, normaliser.maximum) - logits;
+      choice.log_prob = -normaliser.log_sum;
       return choice;
     }
     const T* const gains = static_cast<const T*>(args_.inputs.bias->gains) + node * m_.classes;
     choice.log_prob = kImpossible;
     for (int64_t i = 0; i < count; ++i) {
       const double gain = i == m_.blank ? 0.0 : static_cast<double>(gains[i]);
-      const double value = (static_cast<double>(logits[i]) - maximum - log_sum) + gain;
+      const double value = normaliser.log_prob(logits[i]) + gain;
       if (value > choice.log_prob) choice = {true, i, value};
     }
     return choice;
@@ -269,37 +225,13 @@ class Thread {
     if (out.frames != nullptr) out.frames[at] = static_cast<int>(lane.frame);
     if (out.durations != nullptr) out.durations[at] = static_cast<int>(duration);
     const double logit = logits[symbol];
-    if (out.logProbs != nullptr) static_cast<T*>(out.logProbs)[at] = log_prob(logit, logits, m_.classes);
-    if (out.confidences != nullptr) static_cast<T*>(out.confidences)[at] = confidence(logit, logits);
+    if (out.logProbs != nullptr) {
+      static_cast<T*>(out.logProbs)[at] = static_cast<T>(joint_.normaliser(logits, m_.classes).log_prob(logit));
+    }
+    if (out.confidences != nullptr) static_cast<T*>(out.confidences)[at] = joint_.confidence(logit, logits);
     if (args_.inputs.bias != nullptr) lane.node = args_.inputs.bias->next[lane.node * m_.classes + symbol];
     lane.is_pending = true;
     lane.symbol = symbol;
-  }
-
-  T log_prob(double logit, const T* logits, int64_t count) const {
-    T maximum;
-    double log_sum;
-    log_normaliser(losses_, logits, count, &maximum, &log_sum);
-    return static_cast<T>(logit - maximum - log_sum);
-  }
-
-  // Among the classes on both sides of the blank. That is not the difference to the blank's probability, which could be
-  // all but 1.
-  T confidence(double logit, const T* logits) const {
-    T maxima[2];
-    double log_sums[2];
-    const int64_t sizes[2] = {m_.blank, m_.classes - m_.blank - 1};
-    const T* const parts[2] = {logits, logits + m_.blank + 1};
-    for (int i = 0; i < 2; ++i) {
-      maxima[i] = -std::numeric_limits<T>::infinity();
-      log_sums[i] = 0;
-      if (sizes[i] > 0) log_normaliser(losses_, parts[i], sizes[i], &maxima[i], &log_sums[i]);
-      if (std::isinf(maxima[i])) log_sums[i] = 0;  // no symbol of this part has a probability
-    }
-    const double maximum = std::max(maxima[0], maxima[1]);
-    double sum = 0;
-    for (int i = 0; i < 2; ++i) sum += std::exp(maxima[i] - maximum + log_sums[i]);
-    return static_cast<T>(logit - maximum - std::log(sum));
   }
 
   const TransducerModel& m_;
@@ -311,8 +243,8 @@ class Thread {
   Arena arena_;
   LaneArrays<T> arrays_;
   char* scratch_;
+  Joint<T> joint_;
   Lane lanes_[kLanes];
-  const LossKernels& losses_ = loss_kernels();
 };
 
 // Threads worth starting: each has at least one utterance.
@@ -327,7 +259,7 @@ int search_threads(const TransducerModel& m, const prnnTransducerSearchOptions_t
 template <class T>
 WorkspaceSize transducer_search_workspace_cpu(const TransducerModel& m, const prnnTransducerSearchOptions_t& o) {
   Arena arena(nullptr);
-  take_projected_frames<T>(arena, m, o);
+  JoinerFrames<T>(arena, m, o.batch, o.maxFrames);
   const size_t frames = (arena.size() + 15) / 16 * 16, lanes = lane_bytes<T>(m);
   return {frames + static_cast<size_t>(search_threads<T>(m, o)) * lanes, frames + lanes};
 }
@@ -338,33 +270,12 @@ void transducer_search_cpu(const TransducerModel& m, const TransducerSearchArgs&
   const size_t lanes = lane_bytes<T>(m), least = transducer_search_workspace_cpu<T>(m, args.options).least;
   const auto room = static_cast<int64_t>((args.workspace_size - least) / lanes + 1);
   const int threads = static_cast<int>(std::min<int64_t>(search_threads<T>(m, args.options), room));
-  char* const scratch = gemm_scratch<T>(threads);
-
   Arena arena(args.workspace);
-  const auto* frames = static_cast<const T*>(args.inputs.frames);
-  T* const projected = take_projected_frames<T>(arena, m, args.options);
+  const JoinerFrames<T> frames(arena, m, args.options.batch, args.options.maxFrames);
   char* const arrays = static_cast<char*>(args.workspace) + (least - lanes);
-  Gemm<T> gemm;
-  if (*prepared.has_encoder) {
-    gemm.m = args.options.batch * args.options.maxFrames;
-    gemm.n = gemm.ldc = m.joinerSize;
-    gemm.k = gemm.lda = m.encoderSize;
-    gemm.a = frames;
-    gemm.panels = prepared.encoder_panels;
-    gemm.c = projected;
-    gemm.bias = prepared.encoder_bias;
-    gemm.scratch = scratch;
-    frames = projected;
-  }
   std::atomic<int64_t> queue{0};
-  run_team(threads, [&](const Team& team) {
-    if (*prepared.has_encoder) {
-      team_gemm(team, gemm);
-      team.sync();
-    }
-    const auto rank = static_cast<size_t>(team.rank());
-    Thread<T>(m, prepared, args, frames, queue, arrays + rank * lanes, scratch + rank * gemm_kernels<T>().scratch_bytes)
-        .run();
+  frames.run(m, prepared, args.inputs.frames, threads, [&](size_t rank, const T* x, char* scratch) {
+    Thread<T>(m, prepared, args, x, queue, arrays + rank * lanes, scratch).run();
   });
 }
 

@@ -99,6 +99,16 @@ class CudaDecodeBackend final : public DecodeBackend {
     });
     require_success(error, PRNN_STATUS_EXECUTION_FAILED, "the transducer search could not be launched");
   }
+
+  WorkspaceSize beam_workspace_size(prnnHandle_t, const TransducerModel&,
+                                    const prnnTransducerBeamOptions_t&) const override {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "a beam search takes a CPU handle; on a GPU prnnTransducerSearch searches greedily");
+  }
+
+  void beam_search(prnnHandle_t handle, const TransducerModel& model, const TransducerBeamArgs& args) const override {
+    beam_workspace_size(handle, model, args.options);
+  }
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& 
   const int joiner = plan.tiles[kProjection].count * kTileRows;
   params.projection = arena.take<TaggedWord>(slots * words_of(joiner, plan.element_bytes));
   const int64_t columns = int64_t{batch.column_tiles} * kTileColumns;
-  params.parts = arena.take<ColumnPart>(batch.groups * 2 * columns * (plan.blocks + 2));
+  params.parts = arena.take<ColumnPart>(batch.groups * 2 * columns * (batch.entries + 2));
 }
 
 // All but the arrays of the exchange and the flag of a search that gives up.
@@ -52,12 +52,13 @@ inline SearchParams params_of(const TransducerModel& model, const SearchPlan& pl
   params.has_state = args.state != nullptr;
   if (params.has_state) params.state = *args.state;
   params.outputs = args.outputs;
-  for (int m = 0; m < kMatrices; ++m) params.tiles[m] = plan.tiles[m];
+  for (int m = 0; m < kMatrices; ++m) params.tiles[m] = batch.tiles[m];
   params.shared = batch.shared;
   params.weight_bytes = batch.weight_bytes;
   params.joiner_stride = plan.joiner_stride;
   params.state_stride = plan.state_stride;
-  params.blocks = plan.blocks;
+  params.blocks = batch.blocks;
+  params.entries = batch.entries;
   params.sizes = {batch.groups, 1};
   params.slots = batch.slots;
   params.window = batch.window;
@@ -67,7 +68,7 @@ inline SearchParams params_of(const TransducerModel& model, const SearchPlan& pl
   params.state_pieces = Divisor(std::max(1, words_of(params.units, plan.element_bytes) / 2));
   params.projection_pieces = Divisor(words_of(plan.tiles[kProjection].count * kTileRows, plan.element_bytes) / 2);
   params.activation_pieces = Divisor(plan.tiles[kOutput].k_tiles * kKTileBytes / 16);
-  params.parts_of_column = Divisor(plan.blocks + (model.durationCount > 0 ? 2 : 1));
+  params.parts_of_column = Divisor(batch.entries + (model.durationCount > 0 ? 2 : 1));
   params.frames_of_slot = Divisor(batch.window);
   params.copies_frames =
       (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;

@@ -32,9 +32,9 @@ struct Divisor {
 // A word of an exchange, T or two T, with the number of the round in which it was published.
 using TaggedWord = unsigned long long;
 
-// What a block has of a column of logits, published in one piece of 16 bytes. There are two more of each column: the
-// blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the class or the
-// number of the duration, and the lower half of the number of the round.
+// What a piece of the output layer says of a column of logits, published in 16 bytes. There are two more of each
+// column: the blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the
+// class or the number of the duration, and the lower half of the number of the round.
 struct alignas(16) ColumnPart {
   float best;     // of all classes but the blank: the highest logit with its gain
   float logit;    // the same without the gain
@@ -60,6 +60,7 @@ struct SearchParams {
     int replicas, directions;  // groups, and 1
   } sizes;
   int blocks, slots, window;  // blocks: of a group
+  int entries;                // of a column, before those of the blank and of the duration
   int class_tiles;            // row tiles of the output layer before that of the durations
   int layers, units;          // units: a multiple of kTileUnits
   bool copies_frames;         // frames begin at multiples of 16 bytes
@@ -69,7 +70,7 @@ struct SearchParams {
 
   TaggedWord* states[2];   // {groups, slots, words of h}
   TaggedWord* projection;  // {groups, slots, words of the joiner's size}
-  ColumnPart* parts;       // {groups, 2, columns, blocks + 2}
+  ColumnPart* parts;       // {groups, 2, columns, entries + 2}
   int* timed_out;
 };
 

@@ -204,7 +204,7 @@ struct Search {
   }
 
   __device__ __forceinline__ ColumnPart* parts_of_round() const {
-    return p.parts + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * (p.blocks + 2);
+    return p.parts + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * (p.entries + 2);
   }
 
   __device__ __forceinline__ uint32_t place_and_round(int place) const {

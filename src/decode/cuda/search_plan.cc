@@ -1,11 +1,12 @@
 #include "decode/cuda/search_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace prnn::decode_cuda {
 namespace {
 
-constexpr int kLeastColumnTiles = 3;  // for which weights give way, the last ones off the critical path
+constexpr int kMostPieces = 96;  // of the output layer
 
 constexpr int64_t kTileBytes = kKTileBytes * kTileRows;  // of a row tile and a k-tile
 
@@ -14,52 +15,38 @@ int tiles_of(int64_t rows, int per_tile) { return static_cast<int>((rows + per_t
 // An odd number of 64 bytes, so that eight columns' loads of 16 bytes meet no bank twice.
 int stride_of(int k_tiles) { return (k_tiles | 1) * kKTileBytes; }
 
-// The blocks that have a tile more of a matrix follow those that have one more of the matrix before. A layer's two
-// matrices have the same blocks for the same units.
-void share_out(SearchPlan& plan) {
-  int next = 0;
-  for (int m : {kRecurrent, kUpperRecurrent, kProjection, kOutput}) {
-    plan.tiles[m].first_larger = next;
-    next = (next + plan.tiles[m].count % plan.blocks) % plan.blocks;
-  }
-  plan.tiles[kUpperInput].first_larger = plan.tiles[kUpperRecurrent].first_larger;
+int most_tiles(const RowTiles& tiles, int blocks) {
+  return std::min(tiles.count, (tiles.pieces() + blocks - 1) / blocks * tiles.together);
 }
+int passes_of(const RowTiles& tiles, int blocks) { return (most_tiles(tiles, blocks) + 1) / 2; }
 
-int64_t bytes_of_block(const SearchPlan& plan, int block) {
-  int64_t bytes = 0;
-  for (const RowTiles& tiles : plan.tiles)
-    bytes += int64_t{share_of(tiles, plan.blocks, block).count} * tiles.k_tiles * kTileBytes;
-  return bytes;
-}
-
-int most_tiles(const SearchPlan& plan, Matrix m) { return tiles_of(plan.tiles[m].count, plan.blocks); }
-
-// The weights come first and have what is left. Negative: there is not enough for the others.
-SharedLayout lay_out(const SearchPlan& plan, int column_tiles) {
+// The weights have what is left: less than 0 bytes of it where there is not enough for the others.
+SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
   int64_t at = 0;
   const auto take = [&](int64_t bytes) {
     const int64_t begin = at;
     at += (bytes + 127) / 128 * 128;
     return static_cast<int>(begin);
   };
-  const int columns = column_tiles * kTileColumns;
+  const auto most = [&](Matrix m) { return most_tiles(plan.tiles[m], batch.blocks); };
+  const int columns = batch.column_tiles * kTileColumns;
   SharedLayout shared{};
   shared.activations = take(int64_t{columns} * plan.joiner_stride);
   for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
-    shared.states[layer] = take(int64_t{kSlots} * plan.state_stride);
-  shared.projection = take(int64_t{kSlots} * plan.joiner_stride);
-  const int64_t sums = int64_t{2} * column_tiles * kWarps * 32 * 16;
-  shared.sums = take(std::max(sums, int64_t{columns} * (plan.blocks + 2) * 16));
+    shared.states[layer] = take(int64_t{batch.slots} * plan.state_stride);
+  shared.projection = take(int64_t{batch.slots} * plan.joiner_stride);
+  const int64_t sums = int64_t{2} * batch.column_tiles * kWarps * 32 * 16;
+  shared.sums = take(std::max(sums, int64_t{columns} * (batch.entries + 2) * 16));
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
-  const int gates = whole_passes(std::max(most_tiles(plan, kProjection), most_tiles(plan, kUpperInput))) * kTileRows;
+  const int gates = whole_passes(std::max(most(kProjection), most(kUpperInput))) * kTileRows;
   shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * (kTileColumns + 1)));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
   for (int layer = 0; layer < plan.layers; ++layer) {
-    const int tiles = most_tiles(plan, recurrent[layer]);
+    const int tiles = most(recurrent[layer]);
     shared.recurrent[layer] = take(4 * int64_t{whole_passes(tiles)} * kTileRows * (kTileColumns + 1));
     shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * kSlots);
   }
-  shared.output_bias = take(4 * int64_t{most_tiles(plan, kOutput)} * kTileRows);
+  shared.output_bias = take(4 * int64_t{most(kOutput)} * kTileRows);
   shared.tiles = take(kMatrices * kBlockTilesBytes);
   shared.columns = take(int64_t{columns} * kColumnBytes);
   shared.slots = take(int64_t{kSlots} * kSlotBytes);
@@ -68,17 +55,36 @@ SharedLayout lay_out(const SearchPlan& plan, int column_tiles) {
   return shared;
 }
 
-// Whether all weights, of so many bytes, find room with so many blocks and columns. A call plans more than once: most
-// numbers of blocks are ruled out without a look at each block.
-bool fits(SearchPlan& plan, int64_t weights) {
-  const SharedLayout shared = lay_out(plan, plan.column_tiles);
-  const int64_t room = shared.total - shared.weights;
-  if (room * plan.blocks < weights) return false;
-  share_out(plan);
-  for (int block = 0; block < plan.blocks; ++block) {
-    if (bytes_of_block(plan, block) > room) return false;
+// What a batch takes, in some unit: a model of times measured on one H200, with an LSTM of 640 units, a joiner of 640
+// and 1,025 classes. A round has a part that is always the same, parts that grow with its slots and columns and with
+// the passes over the rows of weights that a block has, and the weights that are read from L2.
+double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterances) {
+  constexpr double kBytesOfL2 = 30e3;  // a block and microsecond
+  constexpr double kHidden = 1.5;      // of the recurrent products, while the projections are on their way
+  const bool is_float = plan.element_bytes == 4;
+  const double of_slot = is_float ? 1.2 : 0.5, of_column = is_float ? 0.5 : 0.12, of_pass = is_float ? 0.7 : 0.35;
+  const auto passes = [&](Matrix m) { return of_pass * passes_of(plan.tiles[m], batch.blocks); };
+  double round = (is_float ? 10 : 8.5) + of_slot * batch.slots + of_column * batch.slots * batch.window;
+  round += 0.01 * batch.entries + passes(kOutput) + passes(kProjection) + passes(kUpperInput);
+  round += std::max(0.0, passes(kRecurrent) + passes(kUpperRecurrent) - kHidden);
+  round += std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
+  // Rounds of a symbol, where 0.3 of the frames have one.
+  double blanks = 1;
+  for (int i = 0; i < batch.window; ++i) blanks *= 0.7;
+  const double at_once = batch.groups * batch.slots, times = static_cast<double>(utterances) / at_once;
+  return round / (1 - blanks) * (times <= 1 ? 1 : times + 0.4);
+}
+
+// The blocks that have a piece more of a matrix follow those that have one more of the matrix before. A layer's two
+// matrices have the same blocks for the same units.
+void share_out(const SearchPlan& plan, BatchPlan& batch) {
+  std::copy_n(plan.tiles, kMatrices, batch.tiles);
+  int next = 0;
+  for (int m : {kRecurrent, kUpperRecurrent, kProjection, kOutput}) {
+    batch.tiles[m].first_larger = next;
+    next = (next + batch.tiles[m].pieces() % batch.blocks) % batch.blocks;
   }
-  return true;
+  batch.tiles[kUpperInput].first_larger = batch.tiles[kUpperRecurrent].first_larger;
 }
 
 }  // namespace
@@ -94,46 +100,56 @@ bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_
   plan.joiner_stride = stride_of(of_joiner);
   plan.state_stride = stride_of(of_hidden);
   const int unit_tiles = tiles_of(model.hiddenSize, kTileUnits);
-  plan.tiles[kOutput] = {tiles_of(model.classes, kTileRows) + (model.durationCount > 0 ? 1 : 0), of_joiner, 0};
-  plan.tiles[kProjection] = {tiles_of(model.joinerSize, kTileRows), of_hidden, 0};
-  plan.tiles[kRecurrent] = {plan.layers > 0 ? unit_tiles : 0, of_hidden, 0};
-  plan.tiles[kUpperInput] = plan.tiles[kUpperRecurrent] = {plan.layers > 1 ? unit_tiles : 0, of_hidden, 0};
-
+  const int output = tiles_of(model.classes, kTileRows) + (model.durationCount > 0 ? 1 : 0);
+  plan.tiles[kOutput] = {output, of_joiner, 2 * tiles_of(output, 2 * kMostPieces), 0};
+  plan.tiles[kProjection] = {tiles_of(model.joinerSize, kTileRows), of_hidden, 1, 0};
+  plan.tiles[kRecurrent] = {plan.layers > 0 ? unit_tiles : 0, of_hidden, 1, 0};
+  plan.tiles[kUpperInput] = plan.tiles[kUpperRecurrent] = {plan.layers > 1 ? unit_tiles : 0, of_hidden, 1, 0};
+  plan.multiprocessors = multiprocessors;
   plan.shared_bytes = shared_bytes;
-
-  int64_t weights = 0;
-  for (const RowTiles& tiles : plan.tiles) weights += int64_t{tiles.count} * tiles.k_tiles * kTileBytes;
-  SearchPlan best = plan;
-  for (plan.column_tiles = kMostColumnTiles; plan.column_tiles > 0; --plan.column_tiles) {
-    plan.blocks = 1;
-    while (plan.blocks <= multiprocessors && !fits(plan, weights)) ++plan.blocks;
-    if (plan.blocks > multiprocessors) continue;
-    plan.groups = multiprocessors / plan.blocks;
-    if (plan.groups * plan.column_tiles > best.groups * best.column_tiles) best = plan;
-  }
-  plan = best;
-  if (plan.groups == 0) {
-    plan.blocks = multiprocessors;
-    plan.groups = 1;
-    share_out(plan);
-  }
-  plan.column_tiles = std::max(plan.column_tiles, kLeastColumnTiles);
-  while (plan.column_tiles > 0 && lay_out(plan, plan.column_tiles).weights > shared_bytes / 128 * 128)
-    --plan.column_tiles;
-  return plan.column_tiles > 0;
+  for (const RowTiles& tiles : plan.tiles) plan.weight_bytes += int64_t{tiles.count} * tiles.k_tiles * kTileBytes;
+  return plan_batch(plan, 1).blocks > 0;
 }
 
+bool complete(const SearchPlan& plan, BatchPlan& batch) {
+  batch.window = std::min(kMostWindow, batch.column_tiles * kTileColumns / batch.slots);
+  batch.entries = std::max(plan.tiles[kOutput].pieces(), batch.blocks);
+  share_out(plan, batch);
+  batch.shared = lay_out(plan, batch);
+  batch.weight_bytes = batch.shared.total - batch.shared.weights;
+  return batch.weight_bytes >= 0;
+}
+
+// Of the numbers of blocks it tries all that there are, the fewest that hold all weights, and those with which no block
+// has more pieces of the output layer than need be.
 BatchPlan plan_batch(const SearchPlan& plan, int64_t batch) {
-  BatchPlan chosen;
-  chosen.groups = static_cast<int>(std::min<int64_t>(plan.groups, batch));
-  chosen.slots = static_cast<int>(std::min<int64_t>(kSlots, (batch + chosen.groups - 1) / chosen.groups));
-  const int columns = plan.column_tiles * kTileColumns;
-  chosen.window = std::min(kMostWindow, columns / chosen.slots);
-  chosen.column_tiles = 1;
-  while (chosen.column_tiles * kTileColumns < chosen.slots * chosen.window) ++chosen.column_tiles;
-  chosen.shared = lay_out(plan, chosen.column_tiles);
-  chosen.weight_bytes = chosen.shared.total - chosen.shared.weights;
-  return chosen;
+  BatchPlan best{};
+  double least = std::numeric_limits<double>::infinity();
+  const auto try_plan = [&](int groups, int slots, int column_tiles, int64_t blocks) {
+    if (blocks < 1 || blocks > plan.multiprocessors / groups) return 0;
+    BatchPlan tried{};
+    tried.groups = groups, tried.slots = slots, tried.column_tiles = column_tiles;
+    tried.blocks = static_cast<int>(blocks);
+    if (!complete(plan, tried)) return 0;
+    const double cost = cost_of(plan, tried, batch);
+    if (cost < least) least = cost, best = tried;
+    return tried.weight_bytes;
+  };
+  for (int groups : {1, 2, 3, 4, 6, 8, 12, 16}) {
+    if (groups > batch || groups > plan.multiprocessors) break;
+    int slots = static_cast<int>(std::min<int64_t>(kSlots, (batch + groups - 1) / groups));
+    do {
+      const int most_tiles = std::min(kMostColumnTiles, slots);  // more have no frames: kMostWindow of each slot
+      for (int column_tiles = 1; column_tiles <= most_tiles; ++column_tiles) {
+        const int most = plan.multiprocessors / groups, pieces = plan.tiles[kOutput].pieces();
+        const int room = try_plan(groups, slots, column_tiles, most);
+        if (room > 0) try_plan(groups, slots, column_tiles, plan.weight_bytes / room + 1);
+        for (int share = 1; share <= 4; ++share) try_plan(groups, slots, column_tiles, (pieces + share - 1) / share);
+      }
+      slots /= 2;  // for GPUs without room for as many
+    } while (best.blocks == 0 && slots > 0);
+  }
+  return best;
 }
 
 }  // namespace prnn::decode_cuda

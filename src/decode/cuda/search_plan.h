@@ -24,29 +24,40 @@ constexpr int kMostClasses = 1 << 16;
 // L2 each time. The last two are off the critical path.
 enum Matrix { kOutput, kProjection, kUpperInput, kUpperRecurrent, kRecurrent, kMatrices };
 
-// The row tiles of a matrix, shared out among the blocks of a group as evenly as whole tiles allow.
+// The row tiles of a matrix, shared out among the blocks of a group as evenly as whole pieces allow.
 struct RowTiles {
   int count;
   int k_tiles;
-  int first_larger;  // the blocks with one tile more begin with this one
+  int together;      // row tiles of a piece; the last one may have fewer
+  int first_larger;  // the blocks with one piece more begin with this one
+
+  __host__ __device__ int pieces() const { return (count + together - 1) / together; }
 };
 
 struct Share {
   int first, count;
 };
 
+// The place of a block among those of its group, where those with a piece more come first.
+__host__ __device__ inline int turn_of(const RowTiles& tiles, int blocks, int block) {
+  return block >= tiles.first_larger ? block - tiles.first_larger : block - tiles.first_larger + blocks;
+}
+
 __host__ __device__ inline Share share_of(const RowTiles& tiles, int blocks, int block) {
-  const int turn = block >= tiles.first_larger ? block - tiles.first_larger : block - tiles.first_larger + blocks;
-  const int least = tiles.count / blocks, larger = tiles.count % blocks;
-  return {turn * least + (turn < larger ? turn : larger), least + (turn < larger ? 1 : 0)};
+  const int turn = turn_of(tiles, blocks, block);
+  const int least = tiles.pieces() / blocks, larger = tiles.pieces() % blocks;
+  const int first = (turn * least + (turn < larger ? turn : larger)) * tiles.together;
+  const int end = first + (least + (turn < larger ? 1 : 0)) * tiles.together;
+  return {first < tiles.count ? first : tiles.count,
+          (end < tiles.count ? end : tiles.count) - (first < tiles.count ? first : tiles.count)};
 }
 
 // Where a block's arrays lie in its shared memory, in bytes.
 struct SharedLayout {
   int weights;       // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
   int activations;   // [column][joiner_stride]: encoder frames, then the output layer's input
-  int states[2];     // [slot][state_stride]: h of the layers; of a stateless predictor its output
-  int projection;    // [slot][joiner_stride]: the projected predictor output
+  int states[2];     // [slot of the batch][state_stride]: h of the layers; of a stateless predictor its output
+  int projection;    // [slot of the batch][joiner_stride]: the projected predictor output
   int sums;          // [row tile][column tile][warp][lane] of float4; later what the blocks publish of columns
   int results;       // float [row][column], of one pass over the output layer or of one of the other products
   int recurrent[2];  // float [row][slot]: the layers' recurrent products with the present h
@@ -58,15 +69,14 @@ struct SharedLayout {
   int total;
 };
 
+// What follows from a model and a GPU.
 struct SearchPlan {
-  RowTiles tiles[kMatrices];
+  RowTiles tiles[kMatrices];  // first_larger: of a batch
   int element_bytes;
   int layers;  // recurrent; 0: stateless
   int joiner_stride, state_stride;
-  int blocks;        // of a group
-  int groups;        // at most
-  int column_tiles;  // at most
-  int64_t shared_bytes;
+  int multiprocessors;
+  int64_t shared_bytes, weight_bytes;
 
   int class_tiles(int64_t classes) const { return static_cast<int>((classes + kTileRows - 1) / kTileRows); }
 };
@@ -74,17 +84,23 @@ struct SearchPlan {
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
 constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96;
 
-// `multiprocessors`, `shared_bytes`: of the GPU. A plan depends on the model alone, so that an utterance's results do
-// not depend on the batch: of the numbers of column tiles that leave room for all weights, it takes the one with which
-// the GPU scores the most columns at once. Returns false where not even the activations find room.
+// `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);
 
-// How a batch is searched: groups, utterances that a group has at once, and frames of each that are scored at once.
+// How a batch is searched. No result depends on it. blocks: 0: there is no room for any way.
 struct BatchPlan {
-  int groups, slots, window, column_tiles;
+  int groups, blocks;  // blocks: of a group
+  int slots;           // utterances that a group has at once
+  int column_tiles;
+  int window;   // frames of an utterance that are scored at once
+  int entries;  // of a column: what the pieces of the output layer say of it; blocks without a piece have one, too
+  RowTiles tiles[kMatrices];
   SharedLayout shared;
   int weight_bytes;  // of resident weights at most
 };
 BatchPlan plan_batch(const SearchPlan& plan, int64_t batch);
+
+// The rest of a plan with these groups, blocks, slots and column tiles. Returns false where they find no room.
+bool complete(const SearchPlan& plan, BatchPlan& batch);
 
 }  // namespace prnn::decode_cuda

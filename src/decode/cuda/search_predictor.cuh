@@ -130,8 +130,8 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::sum_embeddings() {
 // The product of a matrix and the states of a layer.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void Search<T, COLUMN_TILES>::multiply_states(int matrix, int layer, int results) {
-  multiply_rows<T, 1, true>(tiles[matrix], shared_address(memory + p.shared.states[layer]), p.state_stride, sums(),
-                            floats(results), kGatesStride, [](int, int) {});
+  multiply_rows<T, 1, true>(tiles[matrix], shared_address(memory + p.shared.states[layer]), p.slots - 1, p.state_stride,
+                            sums(), floats(results), kGatesStride, [](int, int) {});
 }
 
 // One round's steps of the predictors, up to their projections in shared memory.

@@ -1,0 +1,338 @@
+"""Kernels of a GPU against the CPU's: the same layer on both, of random numbers. `prnn selftest` compares layers that
+need every kernel. A GPU whose row of the table has never run (docs/adding_a_gpu.md) has each layer compared before its
+first call, and layers that differ run on cuDNN."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._errors import NotSupportedError
+from prnn._ops._call import Call, Data, Options
+from prnn._ops._handles import handle
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
+
+__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails"]
+
+# Of the root mean square, over an output; and how many times as much a single number may be off. Of tf32: float16's,
+# which has as many digits.
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+TF32_TOLERANCE = TOLERANCE[torch.float16]
+_PEAK = 16
+
+# Timesteps of a comparison: the fewest of these with which the layer has the plan that it has. Fewer than 5 have, in
+# inference, kernels of their own.
+_STEPS = (5, 33, 65, 129)
+
+# What two plans of one engine differ in.
+_OF_A_PLAN = (
+    "forward_engine",
+    "backward_engine",
+    "layers_together",
+    "layers_together_backward",
+    "layers_together_inference",
+    "blocks",
+    "replicas",
+    "units_per_block",
+    "batch_per_pass",
+)
+
+_lock = threading.Lock()
+_verdicts: dict[str, str] = {}  # by problem and GPU: "" or what differs
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The output that is furthest from the CPU's, for its tolerance."""
+
+    output: str  # "y", "dw"
+    error: float  # relative to the output's root mean square; infinite where there is NaN
+    tolerance: float
+
+    @property
+    def is_good(self) -> bool:
+        return self.error <= self.tolerance
+
+
+def compare(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: float) -> Difference:
+    """Compares the outputs that are wanted. A number that is off by _PEAK times the tolerance, in root mean squares of
+    its output, counts as an output that is off by the tolerance: one wrong number among many shows."""
+    worst = Difference("", 0.0, tolerance)
+    for name, value in wanted.items():
+        expected = value.to(found[name].device).float()
+        wrong = found[name].float() - expected
+        count = wrong.numel() ** 0.5
+        off, scale = (torch.linalg.vector_norm(x, dtype=torch.float64).item() / count for x in (wrong, expected))
+        error = max(off, wrong.abs().max().item() / _PEAK) / max(scale, 1e-6)
+        if not error < worst.error:  # NaN, too
+            worst = Difference(name, error if error == error else float("inf"), tolerance)
+    return worst
+
+
+def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Difference]:
+    """The resident kernels of a layer's GPU against the CPU: what differs in the outputs of the forward pass, in
+    training and, where there is such a call, in inference, and in gradients. sizes: sequences of each timestep.
+
+    Raises:
+        NotSupportedError: the resident kernels do not serve the layer.
+        RuntimeError: a kernel failed.
+    """
+    config = stack.config._replace(backend=BACKENDS["persistent"], frozen_layers=0)
+    tested = layer(config, stack.dtype, stack.input_size, stack.device)
+    tested.follow_precision()
+    twin = layer(config, torch.float32, stack.input_size, torch.device("cpu"))
+    with torch.no_grad():
+        data = _random_data(twin, sizes, stack.dtype)
+        found = _results(tested, sizes, {name: value.to(stack.device) for name, value in data.items()})
+        wanted = _results(twin, sizes, {name: _widened(value) for name, value in data.items()})
+    tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE[stack.dtype]
+    gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
+    outputs = {name: value for name, value in wanted.items() if name not in gradients}
+    differences = compare(found, outputs, tolerance), compare(found, gradients, tolerance)
+    if stack.device.type == "cuda" and not all(difference.is_good for difference in differences):
+        _forget_failures(stack)
+    return differences
+
+
+def _forget_failures(stack: Layer) -> None:
+    """A kernel that gave up waiting for other blocks makes the handle's next call fail: this one, on cuDNN."""
+    config = Config(MODES["LSTM"], 8, 0, 1, False, 0.0, BACKENDS["cudnn"])
+    small = layer(config, torch.float32, 8, stack.device)
+    numbers = torch.zeros(small.params_size, dtype=torch.float32, device=stack.device)
+    with contextlib.suppress(NotSupportedError, RuntimeError):
+        Call(small, _C.Sequences([1]), False).forward(_C.Sequences([1]), (numbers[:8].view(1, 8), None, None), numbers)
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value
+
+
+def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict[str, Tensor]:
+    """On the CPU, the same for the same layer and sizes. Numbers are of `dtype`."""
+    generator = torch.Generator().manual_seed(sum(sizes) + stack.params_size)
+    rows, batch, config = sum(sizes), sizes[0], stack.config
+
+    def random(*shape: int, scale: float = 1.0) -> Tensor:
+        made = torch.empty(shape, dtype=torch.float32, device="cpu")
+        return made.uniform_(-scale, scale, generator=generator).to(dtype)
+
+    def chance(probability: float, *shape: int) -> Tensor:
+        made = torch.empty(shape, dtype=torch.float32, device="cpu")
+        return made.uniform_(generator=generator) < probability
+
+    h = (2 if config.has_reset else 1, stack.states, batch, stack.state_size)
+    c = (*h[:-1], stack.hidden_size)
+    weights = random(stack.params_size, scale=1.5 / max(stack.hidden_size, stack.input_size) ** 0.5)
+    gates = {"LSTM": 4, "GRU": 3}.get(next(name for name, mode in MODES.items() if mode == config.mode), 1)
+    biases = weights[-2 * stack.states * gates * stack.hidden_size :]  # behind all matrices
+    if config.mode == MODES["RNN_RELU"]:
+        # Units clearly on or off: at the kink, rounding decides about a gradient.
+        signs = chance(0.5, stack.states, 1, stack.hidden_size).expand(-1, 2, -1).reshape(-1)
+        weights /= 4
+        biases.copy_(torch.where(signs, 2.0, -2.0))
+    else:  # large enough for each to show
+        biases.copy_(random(biases.numel()))
+    made = {
+        "weights": weights,
+        "x": random(rows, stack.input_size),
+        "hx": random(*h),
+        "dy": random(rows, stack.output_size),
+        "dhy": random(*h[1:]),
+    }
+    if stack.is_lstm:
+        made |= {"cx": random(*c), "dcy": random(*c[1:])}
+    if config.return_cells:
+        made["dcells"] = random(rows, stack.cells_size)
+    if config.has_reset:
+        made["reset"] = chance(0.3, rows)
+    if config.mask_kinds & 1:
+        made["zoneout"] = chance(0.3, rows, stack.states * stack.hidden_size)
+    if config.mask_kinds & 2:
+        made["recurrent"] = chance(0.7, stack.states, batch, stack.hidden_size).to(dtype) / 0.7
+    if config.dropout > 0:
+        made["seed"] = torch.tensor([7, 0], dtype=torch.int64, device="cpu")
+    if not config.has_reset:
+        made |= {name: made[name].squeeze(0) for name in ("hx", "cx") if name in made}
+    return made
+
+
+def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All outputs, packed."""
+    sequences = _C.Sequences(list(sizes))
+    given: Data = (data["x"], data["hx"], data.get("cx"))
+    weights = data["weights"]
+    found: dict[str, Tensor | None] = {}
+
+    def options(is_backward: bool = False) -> Options:
+        seed = data.get("seed")
+        return (
+            data.get("reset"),
+            None if is_backward else data.get("zoneout"),
+            data.get("recurrent"),
+            None if seed is None or is_backward else seed.clone(),  # which counts the call
+        )
+
+    if not stack.config.return_cells and stack.config.dropout == 0:
+        y, hy, cy, *_ = Call(stack, sequences, False).forward(sequences, given, weights, options())
+        found |= {"y of inference": y, "hy of inference": hy, "cy of inference": cy}
+    call = Call(stack, sequences, True)
+    y, hy, cy, reserve, cells = call.forward(sequences, given, weights, options())
+    assert reserve is not None
+    gradients = (data["dy"], data["dhy"], data.get("dcy"), data.get("dcells"))
+    dx, dhx, dcx, dw = call.backward(
+        sequences, gradients, given, weights, options(is_backward=True), y, reserve, [True] * 4
+    )
+    found |= {"y": y, "hy": hy, "cy": cy, "cells": cells, "dx": dx, "dhx": dhx, "dcx": dcx, "dw": dw}
+    return {name: value for name, value in found.items() if value is not None and value.numel() > 0}
+
+
+# ---- Of a row that has never run ----
+
+
+def fails(stack: Layer, sequences: Sequence[int] | _C.Sequences) -> bool:
+    """Whether a layer on a GPU that is_unproven() has to run on cuDNN, since its kernels differ from the CPU's. The
+    first call of a size compares; what it found is kept for the process and in a file of the user's cache. Warns where
+    kernels differ.
+
+    sequences: the sequences of each timestep of the call.
+
+    Raises:
+        NotSupportedError: the kernels differ, and cuDNN cannot take their place.
+    """
+    if stack.config.backend == BACKENDS["cudnn"]:
+        return False
+    plan = stack.plan(handle(stack.device), sequences)
+    if not plan["supported"]:
+        return False
+    sentence = _verdict(stack, sequences, plan)
+    if not sentence:
+        return False
+    if not stack.is_served_by_cudnn():
+        raise NotSupportedError(sentence)
+    if sentence not in _told:
+        _told.add(sentence)
+        warnings.warn(f"prnn: cuDNN runs a layer: {sentence}", stacklevel=3)
+    return True
+
+
+_told: set[str] = set()
+
+
+def _verdict(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mapping[str, Any]) -> str:
+    """ "" where the kernels of the plan agree with the CPU's; else a sentence."""
+    tested, sizes = _reduced(stack, sequences, plan)
+    name = f"{tested.config}, {tested.dtype}, input size {tested.input_size}, sequences {sizes}, math {stack.math}"
+    key = hashlib.sha256(f"{describe_gpu(stack.device)}; {name}".encode()).hexdigest()
+    with _lock:
+        if key not in _verdicts:
+            _verdicts.update(_read())
+        if key not in _verdicts:
+            if torch.cuda.is_current_stream_capturing():
+                return (
+                    f"its kernels have never run on {torch.cuda.get_device_name(stack.device)}, and nothing can be "
+                    "compared while a CUDA graph is captured; call the layer once before"
+                )
+            _verdicts[key] = _find_verdict(tested, sizes, plan)
+            _remember(key, _verdicts[key])
+        return _verdicts[key]
+
+
+def _find_verdict(stack: Layer, sizes: Sequence[int], plan: Mapping[str, Any]) -> str:
+    engines = f"{plan['forward_engine']} forward and {plan['backward_engine']} backward"
+    where = f"the kernels ({engines}) have never run on {torch.cuda.get_device_name(stack.device)} before, and "
+    try:
+        found = compare_layer(stack, sizes)
+    except RuntimeError as error:
+        return f"{where}fail there: {error}"
+    for pass_ in found:
+        if not pass_.is_good:
+            off = f"differs from the CPU's by {pass_.error:.1e}"
+            return f"{where}{pass_.output} {off}; prnn selftest prints a report to send"
+    return ""
+
+
+def _reduced(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mapping[str, Any]) -> tuple[Layer, list[int]]:
+    """A smaller layer with the same plan, of fewer layers and timesteps, and its sequences."""
+    batch, last, steps = sequences[0], sequences[-1], len(sequences)
+    together = max(plan[name] for name in _OF_A_PLAN if name.startswith("layers_together"))
+    for layers in range(together, stack.config.num_layers + 1):
+        dropout = stack.config.dropout if layers > 1 else 0.0
+        config = stack.config._replace(num_layers=layers, dropout=dropout, frozen_layers=0)
+        smaller = layer(config, stack.dtype, stack.input_size, stack.device)
+        smaller.follow_precision()
+        for count in sorted({min(steps, fewer) for fewer in _STEPS}):
+            sizes = [*[batch] * (count - 1), last]
+            found = smaller.plan(handle(stack.device), sizes)
+            if found["supported"] and all(found[name] == plan[name] for name in _OF_A_PLAN):
+                return smaller, sizes
+    return stack, [*[batch] * (min(steps, _STEPS[-1]) - 1), last]
+
+
+@functools.cache
+def describe_gpu(device: torch.device) -> str:
+    """The GPU, its driver, and the build of the library: what a verdict is about."""
+    properties = torch.cuda.get_device_properties(device)
+    with torch.cuda.device(device):
+        row = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False).query(handle(device), [1])["device"]
+    library = sorted((pathlib.Path(_C.__file__).parent / "lib").glob("libprnn.so.*"))[0].stat()
+    build = f"build of {library.st_size} bytes, {library.st_mtime_ns}"
+    return f"{properties.name}, {properties.multi_processor_count} SMs, planned as {row}; {driver()}; {build}"
+
+
+def driver() -> str:
+    """The driver's version as its kernel module has it, "580.65.06"; "unknown" where it does not tell."""
+    try:
+        text = pathlib.Path("/sys/module/nvidia/version").read_text()
+    except OSError:
+        return "unknown"
+    return text.strip()
+
+
+def _file() -> pathlib.Path | None:
+    try:
+        top = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    except RuntimeError:  # no home folder
+        return None
+    return top / "prnn" / "kernels_compared.jsonl"
+
+
+def _read() -> dict[str, str]:
+    """Of all GPUs; what cannot be read is compared again."""
+    found: dict[str, str] = {}
+    file = _file()
+    try:
+        lines = [] if file is None else file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return found
+    for line in lines:
+        try:
+            key, sentence = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(key, str) and isinstance(sentence, str):
+            found[key] = sentence
+    return found
+
+
+def _remember(key: str, sentence: str) -> None:
+    file = _file()
+    if file is None:
+        return
+    line = json.dumps([key, sentence]) + "\n"
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with file.open("a") as stream:  # one write: other processes append, too
+            stream.write(line)
+    except OSError:
+        return
