@@ -1,10 +1,20 @@
-"""Peak memory of a training step of torch.nn's and prnn.nn's recurrent layers: `python bench/rnn_memory.py`.
+"""Peak memory of a training step of torch.nn's and prnn.nn's recurrent layers.
 
-MiB at the peak of forward and backward with the gradients of input and parameters, in torch's allocator: input,
-parameters, their gradients and the output's gradient included, cuDNN's and cuBLAS's own memory not.
+    python bench/rnn_memory.py [--steps 256] [--backend best]
+    python bench/rnn_memory.py --cpu
+
+On a GPU: MiB at the peak of forward and backward with the gradients of input and parameters, in torch's allocator:
+input, parameters, their gradients and the output's gradient included, cuDNN's and cuBLAS's own memory not.
+
+On the CPU: MB by which a process's largest resident set, after such a step, exceeds what was resident before, where the
+layer has run on one timestep and input and the output's gradient lie in memory. Each number is from a process of its
+own.
 """
 
 import argparse
+import resource
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +22,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
 
-MIB = 1 << 20
+MIB, MB = 1 << 20, 10**6
+PACKAGES = {"torch": torch.nn, "prnn": prnn.nn}
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,19 @@ CASES: list[tuple[Case, tuple[int, ...]]] = [
 ]
 
 
+# A layer, sequences and timesteps.
+CPU_CASES = [
+    *((Case("LSTM", 256, layers, "float32"), 32, 600) for layers in (1, 2, 4, 6)),
+    *((Case(cell, 256, layers, "float32"), 32, 600) for cell in ("GRU", "RNN") for layers in (1, 4)),
+    (Case("LSTM", 256, 4, "float32", bidirectional=True), 32, 600),
+    (Case("LSTM", 256, 4, "float32", dropout=0.1), 32, 600),
+    (Case("LSTM", 256, 4, "float32", projection=128), 32, 600),
+    *((Case(cell, 256, 4, "float32", frozen=3), 32, 600) for cell in ("LSTM", "GRU", "RNN")),
+    *((Case("LSTM", 256, layers, "bfloat16"), 4, 1600) for layers in (1, 2, 4)),
+    *((Case(cell, 256, layers, "bfloat16"), 32, 600) for cell in ("GRU", "RNN") for layers in (1, 4)),
+]
+
+
 def peak(module: torch.nn.Module, case: Case, batch: int, steps: int) -> float:
     """MiB of the second step."""
     padded = torch.randn(steps, batch, case.hidden, device="cuda", dtype=getattr(torch, case.type))
@@ -99,20 +123,61 @@ def peak(module: torch.nn.Module, case: Case, batch: int, steps: int) -> float:
     return torch.cuda.max_memory_allocated() / MIB
 
 
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def peak_on_cpu(package: str, case: Case, batch: int, steps: int) -> float:
+    """MB, of this process."""
+    module = case.module(PACKAGES[package], "cpu")
+    dtype = getattr(torch, case.type)
+    x = torch.randn(steps, batch, case.hidden).to(dtype).requires_grad_(case.frozen == 0)
+    dy = torch.randn(steps, batch, (1 + case.bidirectional) * (case.projection or case.hidden)).to(dtype)
+    module(x[:1])[0].backward(dy[:1])
+    for parameter in (x, *module.parameters()):
+        parameter.grad = None
+    before = resident()
+    module(x)[0].backward(dy)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / MB
+
+
+def measure_on_cpu() -> None:
+    print("| layer | type | N | T | torch.nn | prnn.nn | ratio |\n|---|---|---|---|---|---|---|")
+    for index, (case, batch, steps) in enumerate(CPU_CASES):
+        command = [sys.executable, __file__, "--one"]
+        torchs, prnns = (
+            float(subprocess.run([*command, package, str(index)], check=True, capture_output=True, text=True).stdout)
+            for package in PACKAGES
+        )
+        print(f"| {case} | {batch} | {steps} | {torchs:.0f} | {prnns:.0f} | {prnns / torchs:.2f} |", flush=True)
+
+
+def measure_on_gpu(steps: int, backend: str) -> None:
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, T = {steps}\n")
+    print("| layer | type | N | torch.nn | prnn.nn | ratio |\n|---|---|---|---|---|---|")
+    for case, batch in ((case, batch) for case, batches in CASES for batch in batches):
+        torchs, prnns = (
+            peak(case.module(package, **options), case, batch, steps)
+            for package, options in ((torch.nn, {}), (prnn.nn, {"backend": backend}))
+        )
+        print(f"| {case} | {batch} | {torchs:.0f} | {prnns:.0f} | {prnns / torchs:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=256)
-    parser.add_argument("--backend", choices=["persistent", "cudnn", "best"], default="best")
+    parser.add_argument("--steps", type=int, default=256, help="on a GPU")
+    parser.add_argument("--backend", choices=["persistent", "cudnn", "best"], default="best", help="on a GPU")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "POINT"), help="one number of the CPU, in this process")
     arguments = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, T = {arguments.steps}\n")
-    print("| layer | type | N | torch.nn | prnn.nn | ratio |")
-    print("|---|---|---|---|---|---|")
-    for case, batch in ((case, batch) for case, batches in CASES for batch in batches):
-        peaks = []
-        for package, options in ((torch.nn, {}), (prnn.nn, {"backend": arguments.backend})):
-            peaks.append(peak(case.module(package, **options), case, batch, arguments.steps))
-        columns = (batch, f"{peaks[0]:.0f}", f"{peaks[1]:.0f}", f"{peaks[1] / peaks[0]:.2f}")
-        print(f"| {case} | {' | '.join(map(str, columns))} |", flush=True)
+    if arguments.one is not None:
+        package, index = arguments.one
+        print(peak_on_cpu(package, *CPU_CASES[int(index)]))
+    elif arguments.cpu:
+        measure_on_cpu()
+    else:
+        measure_on_gpu(arguments.steps, arguments.backend)
 
 
 if __name__ == "__main__":

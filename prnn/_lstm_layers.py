@@ -78,7 +78,7 @@ def run_lstm_layers(
         input = input.to(dtype)
         if module.normalize == "none":
             _require_served(module, input, return_cells)
-        elif module.training and masks is None:
+        elif module.training and (module.zoneout > 0 or module.recurrent_dropout > 0):
             zoneout, recurrent = draw_masks(module, input, input.size(1))
         if result_dtype != dtype or is_cast:
             states = [None if state is None else state.to(dtype) for state in states]
@@ -185,9 +185,11 @@ def _run_layer(
 ) -> tuple[Tensor, Tensor]:
     """One layer and direction, counted together by `index`: y (T, N, H) and the last c. hx, masks: those of all."""
     hidden, directions = module.hidden_size, 2 if module.bidirectional else 1
+    h, c = hx
     zoneout, recurrent_mask = masks
     arrays: list[Tensor | None] = [
-        *(None if state is None else state[index] for state in hx),
+        None if h is None else h[index],
+        None if c is None else c[index],
         None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype),
         None if recurrent_mask is None else recurrent_mask[index].to(input.dtype),
     ]
@@ -199,11 +201,11 @@ def _run_layer(
     )
     if module.normalize != "none":
         count = len(weights) // (module.num_layers * directions)
-        weight_ih, weight_hh, *norm = weights[index * count : (index + 1) * count]
-        x = input_products(input, weight_ih)
+        own = weights[index * count : (index + 1) * count]  # matrices, the input's gain, and gain and bias of each norm
+        x = input_products(input, own[0])
         if module.normalize == "products":
-            x = functional.layer_norm(x, (x.size(-1),), norm.pop(0), eps=module.eps)
-        return _run_recurrence(x, weight_hh, norm, arrays, lengths, numbers)
+            x = functional.layer_norm(x, (x.size(-1),), own[2], eps=module.eps)
+        return _run_recurrence(x, own[1], own[-4:], arrays, lengths, numbers)
     matrices = 2 * module.num_layers * directions  # before as many biases
     weight_ih, weight_hh = weights[2 * index : 2 * index + 2]
     biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()

@@ -24,8 +24,8 @@ TYPES = {  # by name: the type, and whether products are rounded to tf32
 }
 _CELLS = ("LSTM", "GRU", "RNN_TANH")
 _STEPS = 5  # fewer have kernels of their own
-# Units and sequences of LayerNormLSTM: clusters, with one column tile and two, the grid, and steps.
-_LAYER_NORM_SIZES = ((64, 4), (512, 40), (1060, 3), (2100, 3))
+# Units and sequences of LayerNormLSTM: clusters, with one column tile and two, and the grid.
+_LAYER_NORM_SIZES = ((64, 4), (512, 40), (1060, 3))
 # Of losses: sums over a lattice.
 _LOSS_TOLERANCE = 1e-4
 

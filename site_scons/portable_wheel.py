@@ -2,7 +2,8 @@
 
     python site_scons/portable_wheel.py [--output DIR] [--glibc VERSION] [NAME=VALUE of the build ...]
 
-With --glibc it runs on that one and newer ones, whatever this machine has: it is linked with stubs (glibc_stubs.py).
+With --glibc it is a release's: it runs on that one and newer ones, whatever this machine has, since it is linked with
+stubs (glibc_stubs.py), and has the handlers for JAX.
 With pythons=A,B it has an extension for each of these Pythons. auditwheel names the wheel by the oldest glibc that the
 symbols in its libraries are of, and adds libgomp, which older torch wheels have under a name of their own. The CUDA
 runtime is linked in; cuBLAS and cuDNN are loaded at run time, from torch's own packages. A wheel without CUDA
@@ -71,6 +72,7 @@ def main():
     settings = dict(setting.split("=", 1) for setting in options.settings)
     if options.glibc:
         folder = pep517.ROOT / f"build/glibc-{options.glibc}"
+        settings = {"jax": "on"} | settings
         settings["glibc_stubs"] = str(make_stubs(options.glibc, folder))
     wheel = build(options.output, settings, _folder_of_libgomp() if options.glibc else None)
     found = tuple(map(int, re.search(r"manylinux_(\d+)_(\d+)_", wheel.name).groups()))

@@ -14,3 +14,7 @@ PRNN_HIDDEN uint32_t arc4random(void) {
   if (getentropy(&value, sizeof value) != 0) abort();
   return value;
 }
+
+/* Which fstat is a macro for, with the version 1 of struct stat on x86-64, up to glibc 2.32. */
+int __fxstat64(int version, int file, void* status);
+PRNN_HIDDEN int fstat64(int file, void* status) { return __fxstat64(1, file, status); }

@@ -47,7 +47,7 @@ def test_links_of_pages_outside_the_site(page: str) -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
-def test_picture_is_of_the_measurements() -> None:
+def test_pictures_are_of_the_measurements() -> None:
     program = runpy.run_path(str(ROOT / "bench/plot_timesteps.py"))
-    drawn = program["draw"](program["read_steps"](program["RESULTS"].read_text()))
-    assert program["PICTURE"].read_text() == drawn, "run python bench/plot_timesteps.py"
+    for picture, draw in program["PICTURES"].items():
+        assert picture.read_text() == draw(), "run python bench/plot_timesteps.py"

@@ -209,3 +209,10 @@ def test_the_extras_name_all_that_is_imported(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", IMPORTS, ",".join(absent - {"prnn"}), ",".join(others - {"prnn"})]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_release_has_the_headers_of_the_oldest_jaxlib() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (jax,) = map(Requirement, extras["jax"])
+    oldest = min(specifier.version for specifier in jax.specifier)
+    assert f"\njaxlib=={oldest}.0\n" in (ROOT / "requirements/release.txt").read_text()

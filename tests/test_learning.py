@@ -74,6 +74,17 @@ def test_a_training_that_learns_says_nothing() -> None:
         assert learning.stuck(step) is None
 
 
+def test_a_training_that_loses_what_it_had_learnt() -> None:
+    learning, said = Learning(OPTIONS, 4), []
+    for step in range(1, 1001):
+        learning.add(parts(0.1, 3 * (0.5 if step <= 500 else 1.0) * math.log(3)), batch(["abc"]))
+        said += [message] if (message := learning.stuck(step)) is not None else []
+    (message,) = said
+    assert message.startswith("after 1000 steps the CTC loss is 1.10 a symbol")
+    assert "after 500 steps it was 0.55. The training has become unstable" in message
+    assert "begin again with a lower lr than 0.002" in message
+
+
 def test_blanks_of_real_frames() -> None:
     logits = torch.zeros(2, 4, 3)
     logits[0, :3, 0] = 1

@@ -39,8 +39,6 @@ def test_table_is_of_the_measurements() -> None:
     for name, *key in (
         ("LSTM 512", "lstm", "1", "512", "4"),
         ("LSTM 512", "lstm", "1", "512", "32"),
-        ("LSTM 1024", "lstm", "1", "1024", "8"),
-        ("LSTM 1024", "lstm", "1", "1024", "32"),
         ("GRU 1024", "gru", "1", "1024", "8"),
         ("five LSTM 512", "lstm", "5", "512", "8"),
         ("five LSTM 1024", "lstm", "5", "1024", "8"),

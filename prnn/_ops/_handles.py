@@ -114,4 +114,6 @@ def is_elsewhere(tensor: Tensor) -> bool:
 
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Makes the tensor's GPU the current one; nothing for a tensor on the CPU or on the GPU that is current."""
-    return torch.cuda.device_of(tensor) if is_elsewhere(tensor) else _NOTHING
+    if not tensor.is_cuda or tensor.get_device() == cuda_current_device():
+        return _NOTHING
+    return torch.cuda.device_of(tensor)

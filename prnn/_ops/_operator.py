@@ -172,7 +172,8 @@ def without_dispatch(op: Callable[..., Any], count: int) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         plain = not torch.is_grad_enabled() and is_undisturbed()
-        plain = plain and all(gradient is None or is_plain(gradient) for gradient in arguments[:count])
+        for gradient in arguments[:count] if plain else ():
+            plain = plain and (gradient is None or is_plain(gradient))
         return call_kernel(*arguments) if plain else op(*arguments)
 
     return call

@@ -69,10 +69,12 @@ def compare(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance
     """Compares the outputs that are wanted. A number that is off by _PEAK times the tolerance, in root mean squares of
     its output, counts as an output that is off by the tolerance: one wrong number among many shows."""
     worst = Difference("", 0.0, tolerance)
-    for name, expected in wanted.items():
-        wrong = found[name].double().cpu() - expected.double()
-        scale = max(expected.double().square().mean().sqrt().item(), 1e-6)
-        error = max(wrong.square().mean().sqrt().item(), wrong.abs().max().item() / _PEAK) / scale
+    for name, value in wanted.items():
+        expected = value.to(found[name].device).float()
+        wrong = found[name].float() - expected
+        count = wrong.numel() ** 0.5
+        off, scale = (torch.linalg.vector_norm(x, dtype=torch.float64).item() / count for x in (wrong, expected))
+        error = max(off, wrong.abs().max().item() / _PEAK) / max(scale, 1e-6)
         if not error < worst.error:  # NaN, too
             worst = Difference(name, error if error == error else float("inf"), tolerance)
     return worst

@@ -115,7 +115,8 @@ def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """Of x, h0, c0 and the parameters; empty for one that is None."""
     x = arrays[0]
     assert x is not None
-    return tuple(x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8])
+    gradients = [x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8]]
+    return tuple(gradients)
 
 
 def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:

@@ -28,6 +28,7 @@ class Learning:
         self._counts = torch.zeros(vocab_size, dtype=torch.int64, device="cpu")
         self._window: Tensor | float = 0.0
         self._since: Tensor | float = 0.0
+        self._learnt: tuple[int, float] | None = None  # the last look at which it was below guessing, and the loss then
 
     def add(self, parts: LossParts, batch: Batch) -> None:
         """Counts a batch of the training: its losses, of the device, and its targets, on the CPU."""
@@ -62,13 +63,24 @@ class Learning:
             return None
         _, loss, symbols = sums.tolist()
         guess = self.guessing
-        if not symbols or loss / symbols < _AS_GUESSING * guess:
+        if not symbols:
+            return None
+        if loss / symbols < _AS_GUESSING * guess:
+            self._learnt = step, loss / symbols
             return None
         options = self._options
         name = "CTC loss" if options.model.get("ctc_weight", 0) else "loss"
-        return (
+        found = (
             f"after {step} steps the {name} is {loss / symbols:.2f} a symbol, and that of guessing symbols by how "
-            f"often they occur {guess:.2f}: the model has not learnt to listen yet. If that stays: a lower lr than "
+            f"often they occur {guess:.2f}: "
+        )
+        if self._learnt is not None:
+            return (
+                f"{found}after {self._learnt[0]} steps it was {self._learnt[1]:.2f}. The training has become unstable "
+                f"(train/gradient_norm in its log): begin again with a lower lr than {options.lr:g}"
+            )
+        return (
+            f"{found}the model has not learnt to listen yet. If that stays: a lower lr than "
             f"{options.lr:g}, a longer warmup than {options.warmup:g}, augmentation from a later epoch "
             f"(augmentation.start_epoch is {options.augmentation.start_epoch}); are the texts those of the recordings?"
         )

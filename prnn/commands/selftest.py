@@ -47,7 +47,13 @@ def _report(device: Any, as_json: bool) -> bool:
 
     begin = time.monotonic()
     about = _about(device)
-    outcomes = list(selftest(device))
+    outcomes = []
+    for outcome in selftest(device):
+        outcomes.append(outcome)
+        if sys.stderr.isatty():
+            print(f"\r{len(outcomes)} compared", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
     seconds = time.monotonic() - begin
     is_good = all(outcome.is_good for outcome in outcomes)
     if as_json:
