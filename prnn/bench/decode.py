@@ -120,7 +120,7 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
 
     def add(count: int, way: str, longest: int, seconds: float) -> None:
         audio = count * arguments.frames * arguments.frame_ms / 1000
-        row = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
+        row: dict[str, Any] = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
         row |= {"us_a_symbol": round(1e6 * seconds / max(longest, 1), 1), "audio_s_per_s": round(audio / seconds)}
         rows.append(row)
         print("{batch:5d} {symbols:8d} {search:>12} {ms:9.3f} {us_a_symbol:12.1f} {audio_s_per_s:10d}".format(**row))
