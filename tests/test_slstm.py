@@ -180,8 +180,9 @@ def test_what_it_has_not() -> None:
         (torch.bfloat16, 512, 4, 16, "cluster"),
         (torch.float16, 2048, 4, 64, "cluster"),
         (torch.float32, 512, 4, 1, "simt"),
-        (torch.float32, 512, 4, 16, "mma-large"),
-        (torch.bfloat16, 1024, 1, 16, "mma-large"),
+        (torch.float32, 512, 4, 16, "mma"),
+        (torch.bfloat16, 1024, 1, 16, "mma"),
+        (torch.bfloat16, 1280, 1, 16, "mma-large"),
     ],
 )
 def test_plans(dtype: torch.dtype, hidden: int, heads: int, batch: int, engine: str) -> None:
