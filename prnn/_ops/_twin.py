@@ -97,6 +97,7 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
         found = _results(tested, sizes, {name: value.to(stack.device) for name, value in data.items()})
         wanted = _results(twin, sizes, {name: _widened(value) for name, value in data.items()})
     tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE[stack.dtype]
+    tolerance *= 1 + (config.num_layers - 1) / 10  # of six layers, the CPU's own 16-bit kernels take 3/4 of one layer's
     gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
     outputs = {name: value for name, value in wanted.items() if name not in gradients}
     differences = compare(found, outputs, tolerance), compare(found, gradients, tolerance)
