@@ -14,12 +14,18 @@
  *          c_t = f * c_{t-1} + i * g,  h_t = o * tanh(c_t), or with a projection h_t = Wp (o * tanh(c_t))
  *   GRU    r, z = sigma(W x_t + bW + R h_{t-1} + bR),  n = tanh(W x_t + bW + r * (R h_{t-1} + bR))
  *          h_t = (1 - z) * n + z * h_{t-1}
+ *   sLSTM  (Beck et al. 2024) i, f, z, o = W x_t + bW + R h_{t-1} + bR, with log sigma(f) in place of f unless the mode
+ *          is PRNN_SLSTM_EXP
+ *          m_t = max(f + m_{t-1}, i), or i where n_{t-1} = 0;  i' = exp(i - m_t),  f' = min(exp(f + m_{t-1} - m_t), 1)
+ *          c_t = f' * c_{t-1} + i' * tanh(z),  n_t = f' * n_{t-1} + i',  h_t = sigma(o) * c_t / n_t
+ *          Gradients take c_{t-1} for 0 where n_{t-1} is.
  * Layer 0 reads x, layer l > 0 the outputs of layer l-1 (both directions', forward first), after dropout in training.
  *
  * Data. x is {total, I} and y {total, D P}, total = sum of B_t: timestep after timestep, packed, the sequences of a
  * timestep in the same order always. hx, hy and their gradients are {L D, N, P}, cx, cy and theirs {L D, N, H}, index
- * layer * D + direction. hy and cy hold each sequence's own last state; the reverse direction starts at each
- * sequence's own end. */
+ * layer * D + direction. An sLSTM has c, n and m in cx, cy and theirs, {3 L D, N, H}, index 3 (layer * D + direction) +
+ * 0, 1 and 2; where the rounding of m to 16 bits is not more than 1, cy has c e^m and n e^m as they were before it. hy
+ * and cy hold each sequence's own last state; the reverse direction starts at each sequence's own end. */
 #ifndef PERSISTENT_RNN_H_
 #define PERSISTENT_RNN_H_
 
@@ -29,11 +35,20 @@
 extern "C" {
 #endif
 
-typedef enum { PRNN_RNN_RELU = 0, PRNN_RNN_TANH = 1, PRNN_LSTM = 2, PRNN_GRU = 3 } prnnRNNMode_t;
+typedef enum {
+  PRNN_RNN_RELU = 0,
+  PRNN_RNN_TANH = 1,
+  PRNN_LSTM = 2,
+  PRNN_GRU = 3,
+  PRNN_SLSTM = 4,    /* with a sigmoid forget gate */
+  PRNN_SLSTM_EXP = 5 /* with an exponential one */
+} prnnRNNMode_t;
 typedef enum { PRNN_UNIDIRECTIONAL = 0, PRNN_BIDIRECTIONAL = 1 } prnnDirectionMode_t;
 
-/* SKIP_INPUT: layer 0 has no input matrices, I must be H, and x is added to the gates as it is. */
-typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1 } prnnRNNInputMode_t;
+/* In two modes layer 0 has no input matrices. SKIP_INPUT: I must be H, and x is added to all gates as it is.
+ * GATES_INPUT, of an sLSTM: x is what the input matrices would give, {rows, D, 4, H}, a gate after the other with the
+ * units of all heads; I must be 4 D H. */
+typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1, PRNN_GATES_INPUT = 2 } prnnRNNInputMode_t;
 
 /* Of prnnGetRNNTempSpaceSizes: prnnRNNForwardInference, or the three calls of a training step. */
 typedef enum { PRNN_FWD_MODE_INFERENCE = 0, PRNN_FWD_MODE_TRAINING = 1 } prnnForwardMode_t;
@@ -137,7 +152,7 @@ typedef struct {
                                  prnnRNNForwardInference with it is NOT_SUPPORTED */
   const void* dcells;         /* LSTM, prnnRNNBackwardData: {rows, D H}, the gradient of cells; NULL: zeros */
   const void* resetHx;        /* as hx, with `reset`: the states of sequences that start anew; NULL: zeros */
-  const void* resetCx;        /* as cx, LSTM */
+  const void* resetCx;        /* as cx, LSTM and sLSTM */
   void* dresetHx;             /* prnnRNNBackwardData, with `reset`: as dhx, the gradients of both; NULL: not wanted */
   void* dresetCx;
 } prnnRNNExtras_t;
@@ -199,11 +214,11 @@ PRNN_API prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNNDes
 
 /* One matrix (or bias vector) inside the packed weights.
  * layer: pseudo-layer, layer * D + direction. linLayerID: 0..G-1 the matrices on the input, G..2G-1 those on the state,
- *   gates in the order of LSTM i f g o, GRU r z n; 8 the LSTM projection.
+ *   gates in the order of LSTM i f g o, GRU r z n, sLSTM i f z o; 8 the LSTM projection.
  * w: the packed weights; never read, only added to, and NULL is taken for the sake of offsets.
  * linLayerMatDesc: set to {elements, 1, 1} ({1, elements, 1} for a bias).
- * linLayerMat: a pointer into w. Matrices are row-major, outputs x inputs. With SKIP_INPUT the layer-0 input matrices
- *   give NULL and a descriptor without dimensions, and so does a bias of linLayerID 8. */
+ * linLayerMat: a pointer into w. Matrices are row-major, outputs x inputs. With SKIP_INPUT and GATES_INPUT the layer-0
+ * input matrices give NULL and a descriptor without dimensions, and so does a bias of linLayerID 8. */
 PRNN_API prnnStatus_t prnnGetRNNLinLayerMatrixParams(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                                      const int layer, const prnnTensorDescriptor_t xDesc,
                                                      const prnnFilterDescriptor_t wDesc, const void* w,
@@ -218,7 +233,7 @@ PRNN_API prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const pr
 /* Arguments common to the four calls below.
  * - All data pointers are device pointers, owned by the caller, and do not overlap unless said.
  * - hx, cx, dhy, dcy NULL: zeros. hy, cy, dhx, dcx, dx NULL: not wanted. Their descriptors may be NULL when the pointer
- *   is. cx, cy, dcy, dcx are not looked at unless the mode is LSTM.
+ *   is. cx, cy, dcy, dcx are not looked at unless the mode is LSTM or sLSTM.
  * - workspace and reserveSpace are aligned to 16 bytes, as cudaMalloc aligns; on a CPU handle they may lie anywhere.
  *   The reserve space may be copied to another address between the calls; on a CUDA handle to one that differs by a
  *   multiple of 256 bytes.

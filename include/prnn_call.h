@@ -64,7 +64,7 @@ PRNN_API prnnStatus_t prnnGetRNNCallInfo(prnnRNNCall_t call, prnnRNNCallInfo_t* 
 typedef struct {
   const void* x;   /* {rows, I} */
   const void* hx;  /* {L D, N, P}; NULL: zeros */
-  const void* cx;  /* {L D, N, H}, LSTM; NULL: zeros */
+  const void* cx;  /* {L D, N, H}, LSTM, or {3 L D, N, H}, sLSTM, as all c below; NULL: zeros */
   const void* w;   /* the packed weights */
   void* y;         /* {rows, D P} */
   void* hy;        /* {L D, N, P}; NULL: not wanted */

@@ -12,6 +12,8 @@ BFLOAT16: int
 RNN_RELU: int
 RNN_TANH: int
 LSTM: int
+SLSTM: int
+SLSTM_EXP: int
 GRU: int
 PERSISTENT_BACKEND: int
 CUDNN_BACKEND: int
@@ -90,6 +92,7 @@ class Rnn:
         projection: int = 0,
         dropout: float = 0.0,
         heads: int = 1,
+        gates_input: bool = False,
     ) -> None: ...
     def params_size(self) -> int: ...
     def layer_offsets(self, layer: int, direction: int) -> tuple[int, int, int, int, int]: ...

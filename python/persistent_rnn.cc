@@ -103,7 +103,7 @@ class Rnn {
   using Offsets = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
 
   Rnn(int mode, int dtype, int hidden, int layers, int input, bool bidirectional, bool skip_input, int projection,
-      float dropout, int heads)
+      float dropout, int heads, bool gates_input)
       : mode_(mode),
         type_(dtype),
         hidden_(hidden),
@@ -113,7 +113,8 @@ class Rnn {
         skip_input_(skip_input),
         projection_(projection),
         dropout_(dropout),
-        heads_(heads) {
+        heads_(heads),
+        gates_input_(gates_input) {
     configure(nullptr);
     const Handle handle = Handle::cpu();  // the weights' layout is the same on every device
     size_t bytes = 0;
@@ -132,7 +133,7 @@ class Rnn {
                             std::to_string(recurrences()));
     }
     const Handle handle = Handle::cpu();
-    const int gates = mode_ == PRNN_LSTM ? 4 : mode_ == PRNN_GRU ? 3 : 1;
+    const int gates = mode_ == PRNN_LSTM || is_slstm() ? 4 : mode_ == PRNN_GRU ? 3 : 1;
     const int pseudo_layer = layer * recurrences() + direction;
     const auto offset = [&](auto get, int id) -> int64_t {
       const uintptr_t base = 4096;  // any address but NULL, which stands for "no such matrix"
@@ -284,14 +285,13 @@ class Rnn {
     const size_t rows = static_cast<size_t>(sequences.rows());
     const uintptr_t packed_x = space.take(rows * row_bytes(input_)), packed_y = space.take(rows * row_bytes(output()));
     padded.pack(x, step_stride, sequence_stride, packed_x, row_bytes(input_));
-    const uintptr_t own_hx = sorted(padded, space, hx, state_size()), own_cx = sorted(padded, space, cx, cell_size());
-    const uintptr_t own_hy = unsorted(padded, space, hy, state_size()),
-                    own_cy = unsorted(padded, space, cy, cell_size());
+    const uintptr_t own_hx = sorted(padded, space, hx, h_states()), own_cx = sorted(padded, space, cx, c_states());
+    const uintptr_t own_hy = unsorted(padded, space, hy, h_states()), own_cy = unsorted(padded, space, cy, c_states());
     forward(handle, sequences, packed_x, own_hx, own_cx, w, packed_y, own_hy, own_cy, workspace, workspace_size,
             reserve, reserve_size);
     padded.unpack(packed_y, y, row_bytes(output()));
-    restore(padded, own_hy, hy, state_size());
-    restore(padded, own_cy, cy, cell_size());
+    restore(padded, own_hy, hy, h_states());
+    restore(padded, own_cy, cy, c_states());
   }
 
   // A backward pass over padded data; dw 0: without the weights' gradients. dy has strides in bytes, too.
@@ -310,11 +310,10 @@ class Rnn {
     padded.pack(x, step_stride, sequence_stride, packed_x, x_bytes);
     padded.pack(y, y_step, y_sequence, packed_y, y_bytes);
     padded.pack(dy, dy_step_stride, dy_sequence_stride, packed_dy, y_bytes);
-    const uintptr_t own_hx = sorted(padded, space, hx, state_size()), own_cx = sorted(padded, space, cx, cell_size()),
-                    own_dhy = sorted(padded, space, dhy, state_size()),
-                    own_dcy = sorted(padded, space, dcy, cell_size());
-    const uintptr_t own_dhx = unsorted(padded, space, dhx, state_size()),
-                    own_dcx = unsorted(padded, space, dcx, cell_size());
+    const uintptr_t own_hx = sorted(padded, space, hx, h_states()), own_cx = sorted(padded, space, cx, c_states()),
+                    own_dhy = sorted(padded, space, dhy, h_states()), own_dcy = sorted(padded, space, dcy, c_states());
+    const uintptr_t own_dhx = unsorted(padded, space, dhx, h_states()),
+                    own_dcx = unsorted(padded, space, dcx, c_states());
     backward_data(handle, sequences, packed_y, packed_dy, own_dhy, own_dcy, w, own_hx, own_cx, packed_dx, own_dhx,
                   own_dcx, workspace, workspace_size, reserve, reserve_size);
     if (dw != 0) {
@@ -323,16 +322,16 @@ class Rnn {
                        reserve_size);
     }
     if (dx != 0) padded.unpack(packed_dx, dx, x_bytes);
-    restore(padded, own_dhx, dhx, state_size());
-    restore(padded, own_dcx, dcx, cell_size());
+    restore(padded, own_dhx, dhx, h_states());
+    restore(padded, own_dcx, dcx, c_states());
   }
 
   // Bytes of `scratch`.
   size_t scratch_size(const Sequences& sequences, bool is_backward) const {
-    const size_t rows = static_cast<size_t>(sequences.rows()), batch = static_cast<size_t>(sequences.batch());
-    const size_t states = static_cast<size_t>(layers_ * recurrences()) * batch;
+    const size_t rows = static_cast<size_t>(sequences.rows());
     const size_t x = Scratch::whole(rows * row_bytes(input_)), y = Scratch::whole(rows * row_bytes(output()));
-    const size_t h = Scratch::whole(states * state_size()), c = Scratch::whole(states * cell_size());
+    const size_t h = Scratch::whole(bytes_of(sequences, h_states())),
+                 c = Scratch::whole(bytes_of(sequences, c_states()));
     const size_t sorted = sequences.order.empty() ? 0 : (is_backward ? 3 : 2) * (h + c);
     return (is_backward ? 2 : 1) * (x + y) + sorted;
   }
@@ -418,31 +417,44 @@ class Rnn {
     const Sequences& sequences;
   };
 
-  uintptr_t sorted(const Padded& padded, Scratch& space, uintptr_t state, size_t row) const {
+  // The states of a call: so many, of N rows each.
+  struct States {
+    int count;
+    size_t row;  // bytes
+  };
+  States h_states() const { return {layers_ * recurrences(), row_bytes(output() / recurrences())}; }
+  // c; an sLSTM's c, n and m.
+  States c_states() const { return {layers_ * recurrences() * (is_slstm() ? 3 : 1), row_bytes(hidden_ / heads_)}; }
+
+  uintptr_t sorted(const Padded& padded, Scratch& space, uintptr_t state, const States& states) const {
     if (state == 0 || padded.sequences.order.empty()) return state;
-    const int count = layers_ * recurrences();
-    const uintptr_t own = space.take(static_cast<size_t>(count) * static_cast<size_t>(padded.sequences.batch()) * row);
-    padded.sort(state, own, count, row);
+    const uintptr_t own = unsorted(padded, space, state, states);
+    padded.sort(state, own, states.count, states.row);
     return own;
   }
 
   // Where a state is written before restore() brings it to the caller's order.
-  uintptr_t unsorted(const Padded& padded, Scratch& space, uintptr_t state, size_t row) const {
+  uintptr_t unsorted(const Padded& padded, Scratch& space, uintptr_t state, const States& states) const {
     if (state == 0 || padded.sequences.order.empty()) return state;
-    return space.take(static_cast<size_t>(layers_ * recurrences() * padded.sequences.batch()) * row);
+    return space.take(bytes_of(padded.sequences, states));
   }
 
-  void restore(const Padded& padded, uintptr_t own, uintptr_t state, size_t row) const {
-    if (own != state) padded.unsort(own, state, layers_ * recurrences(), row);
+  static size_t bytes_of(const Sequences& sequences, const States& states) {
+    return static_cast<size_t>(states.count) * static_cast<size_t>(sequences.batch()) * states.row;
+  }
+
+  void restore(const Padded& padded, uintptr_t own, uintptr_t state, const States& states) const {
+    if (own != state) padded.unsort(own, state, states.count, states.row);
   }
 
   size_t row_bytes(int width) const { return static_cast<size_t>(width) * element_size(); }
-  size_t state_size() const { return row_bytes(output() / recurrences()); }
-  size_t cell_size() const { return row_bytes(hidden_ / heads_); }
 
   // Sets the RNN descriptor, which takes back what the other functions set.
   void configure(prnnDropoutDescriptor_t dropout) {
-    check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
+    const prnnRNNInputMode_t input_mode = gates_input_  ? PRNN_GATES_INPUT
+                                          : skip_input_ ? PRNN_SKIP_INPUT
+                                                        : PRNN_LINEAR_INPUT;
+    check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, input_mode,
                                directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
                                static_cast<prnnRNNMode_t>(mode_), static_cast<prnnDataType_t>(type_)));
     check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
@@ -468,6 +480,7 @@ class Rnn {
   prnnDataType_t data_type() const { return static_cast<prnnDataType_t>(type_); }
   size_t element_size() const { return type_ == PRNN_DATA_DOUBLE ? 8 : type_ == PRNN_DATA_FLOAT ? 4 : 2; }
   int recurrences() const { return directions_ * heads_; }  // of a layer
+  bool is_slstm() const { return mode_ == PRNN_SLSTM || mode_ == PRNN_SLSTM_EXP; }
   int output() const { return directions_ * (projection_ > 0 ? projection_ : hidden_); }
 
   // The descriptor of a packed tensor. Made once and never changed, for a call of another thread may be reading it.
@@ -502,8 +515,8 @@ class Rnn {
   // The descriptors of h and c.
   std::pair<prnnTensorDescriptor_t, prnnTensorDescriptor_t> states(const BatchSizes& batch_sizes) {
     if (batch_sizes.empty()) return {nullptr, nullptr};
-    const int count = layers_ * recurrences();
-    return {tensor(count, batch_sizes[0], output() / recurrences()), tensor(count, batch_sizes[0], hidden_ / heads_)};
+    return {tensor(h_states().count, batch_sizes[0], output() / recurrences()),
+            tensor(c_states().count, batch_sizes[0], hidden_ / heads_)};
   }
 
   template <class Query>
@@ -531,6 +544,7 @@ class Rnn {
   int projection_;
   float dropout_;
   int heads_;
+  bool gates_input_;
   bool has_dropout_ = false;
   int backend_ = PRNN_BEST_BACKEND;
   int math_ = PRNN_DEFAULT_MATH;
@@ -550,6 +564,8 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("RNN_TANH") = static_cast<int>(PRNN_RNN_TANH);
   module.attr("LSTM") = static_cast<int>(PRNN_LSTM);
   module.attr("GRU") = static_cast<int>(PRNN_GRU);
+  module.attr("SLSTM") = static_cast<int>(PRNN_SLSTM);
+  module.attr("SLSTM_EXP") = static_cast<int>(PRNN_SLSTM_EXP);
   module.attr("PERSISTENT_BACKEND") = static_cast<int>(PRNN_PERSISTENT_BACKEND);
   module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
   module.attr("ENGINE_MMA") = static_cast<int>(PRNN_ENGINE_MMA);
@@ -599,9 +615,9 @@ void bind_persistent_rnn(py::module_& module) {
 
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
-      .def(py::init<int, int, int, int, int, bool, bool, int, float, int>(), "mode"_a, "dtype"_a, "hidden"_a,
+      .def(py::init<int, int, int, int, int, bool, bool, int, float, int, bool>(), "mode"_a, "dtype"_a, "hidden"_a,
            "layers"_a, "input"_a, "bidirectional"_a, "skip_input"_a = false, "projection"_a = 0, "dropout"_a = 0.0f,
-           "heads"_a = 1)
+           "heads"_a = 1, "gates_input"_a = false)
       .def("params_size", &Rnn::params_size, "Elements of the packed weights.")
       .def("layer_offsets", &Rnn::layer_offsets, "layer"_a, "direction"_a,
            "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: "

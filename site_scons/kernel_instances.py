@@ -30,12 +30,13 @@ _FILES = {
     "kWavefrontChunked": "wavefront/chunked_",
 }
 # In the order of the bits of Cells and Types in kernels.h.
-_CELLS = ["Rnn", "Gru", "Lstm"]
-_MODES = ["PRNN_RNN_TANH", "PRNN_GRU", "PRNN_LSTM"]
+_CELLS = ["Rnn", "Gru", "Lstm", "Slstm"]
+_MODES = ["PRNN_RNN_TANH", "PRNN_GRU", "PRNN_LSTM", "PRNN_SLSTM"]
 _TYPES = ["Float", "Tf32", "Half", "Bfloat16"]
 _16_BIT = [2, 3]
 _CPP_TYPES = ["float", "Tf32", "__half", "__nv_bfloat16"]
-_SETS = {"kAll": 15, "kGated": 6, "k32Bit": 3, "k16Bit": 12, "kTensor": 14}
+_CELL_SETS = {"kAll": 7, "kGated": 6}
+_TYPE_SETS = {"kAll": 15, "k32Bit": 3, "k16Bit": 12, "kTensor": 14}
 
 _ROW = re.compile(r"\{Engine::(\w+), Pass::k(\w+), Cells::(\w+), Types::(\w+), Feature::\w+, \{([\d, ]*)\}\},")
 
@@ -81,14 +82,14 @@ class Kernel:
 
 
 def read_kernels(table: pathlib.Path = TABLE) -> list[Kernel]:
-    def members(name: str, names: list[str]) -> list[int]:
-        bits = _SETS[name] if name in _SETS else 1 << names.index(name[1:])
+    def members(name: str, names: list[str], sets: dict[str, int]) -> list[int]:
+        bits = sets[name] if name in sets else 1 << names.index(name[1:])
         return [i for i in range(len(names)) if bits >> i & 1]
 
     kernels = []
     for row, (engine, operation, cells, types, shape) in enumerate(_ROW.findall(table.read_text())):
-        for cell in members(cells, _CELLS):
-            for type_ in members(types, _TYPES):
+        for cell in members(cells, _CELLS, _CELL_SETS):
+            for type_ in members(types, _TYPES, _TYPE_SETS):
                 kernels.append(Kernel(row, engine, operation.lower(), cell, type_, shape))
     return kernels
 

@@ -85,6 +85,33 @@ CASES = {
         ["8, 8"],
         [(128, "7,5,5,5", {"masks": 1}), (128, "7,5,5,5", {"resets": 1, "masks": 1})],
     ),
+    "cluster, sLSTM": (
+        "cluster",
+        "bfloat16",
+        "slstm",
+        "kCluster",
+        ["4, 8"],
+        [
+            (128, "7,7,5,5,5", {}),
+            (100, "7,5,5,5", {"resets": 1, "replicas": 2, "reverse": 1}),
+        ],
+    ),
+    "mma, large, sLSTM": (
+        "mma-large",
+        "half",
+        "slstm",
+        "kMmaLargeExtras",
+        [""],
+        [(76, "7,5,5", {}), (76, "7,5,5,5", {"resets": 1})],
+    ),
+    "simt, sLSTM": (
+        "simt",
+        "float",
+        "slstm_exp",
+        "kSimt",
+        ["8, 4, 1, 1"],
+        [(512, "1,1,1", {}), (512, "1,1,1,1,1,1,1,1", {"resets": 1})],
+    ),
     "simt": (
         "simt",
         "float",
@@ -112,7 +139,8 @@ CASES = {
 
 def kernels_of(name: str) -> set[str]:
     _, kind, cell, table, shapes, _ = CASES[name]
-    return {f"{table} {kind} {'rnn' if cell == 'relu' else cell} {shape}".strip() for shape in shapes}
+    instance = {"relu": "rnn", "slstm_exp": "slstm"}.get(cell, cell)
+    return {f"{table} {kind} {instance} {shape}".strip() for shape in shapes}
 
 
 def run(program: pathlib.Path, name: str, hidden: int, batches: str, more: dict[str, int]) -> None:

@@ -86,6 +86,7 @@ def op_arguments(
         0.0,
         masks,
         0,
+        False,
         train,
     )
 
@@ -137,7 +138,7 @@ def test_bad_arguments_of_the_operator() -> None:
         (0, good[0][0], "input has 2 dimensions; it must have 3, or 2 with batch_sizes"),
         (1, good[1][:3], r"hx has shape \(3, 3, 4\); it must be \(4, 3, 4\)"),
         (1, torch.stack([good[1]] * 2), r"hx has shape \(2, 4, 3, 4\); it must be \(4, 3, 4\)"),  # without reset
-        (2, good[1], "cx is given, but only an LSTM has a cell state"),
+        (2, good[1], "cx is given, but only an LSTM and an sLSTM have a cell state"),
         (3, [], "weights is empty"),
         (3, good[3][:-1], "weights hold"),
         (5, torch.tensor([1.0, 2.0, 3.0]), "lengths has shape"),

@@ -149,7 +149,7 @@ def autocast_cpu_dtypes(
     if mode == MODES["GRU"]:
         state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
         return state, state
-    if is_even and proj_size == 0 and _onednn_takes_lstm(input):
+    if mode == MODES["LSTM"] and is_even and proj_size == 0 and _onednn_takes_lstm(input):
         return dtype, dtype
     cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
     return dtype if proj_size > 0 else cell, cell

@@ -120,8 +120,8 @@ class Call:
         y = new((*rows, stack.output_size))
         hy = new((stack.states, batch, stack.state_size))
         cy = reserve = cells = None
-        if stack.is_lstm:
-            cy_address = (cy := new((stack.states, batch, stack.hidden_size))).data_ptr()
+        if stack.cell_states > 0:
+            cy_address = (cy := new((stack.cell_states, batch, stack.hidden_size))).data_ptr()
         if stack.has_extras or stack.has_masks:  # before sizes are asked for, which are others with the gradient of c
             if stack.config.return_cells:
                 cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))

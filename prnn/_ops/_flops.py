@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from prnn._ops._layer import MODES, Config
+from prnn._ops.rnn import MODES, Config
 
 __all__: list[str] = []
 
-_GATES = {MODES["LSTM"]: 4, MODES["GRU"]: 3}
+_GATES = {MODES["LSTM"]: 4, MODES["GRU"]: 3, MODES["sLSTM"]: 4, MODES["sLSTM_EXP"]: 4}
 Shape = Any  # what the counter hands over in the place of a tensor
 
 
@@ -20,7 +20,7 @@ def _macs(input: Shape, config: Config) -> tuple[int, int]:
     directions = 2 if config.bidirectional else 1
     rows = _GATES.get(config.mode, 1) * config.hidden_size
     state = config.proj_size or config.hidden_size
-    first = directions * rows * input[-1]
+    first = 0 if config.gates_input else directions * rows * input[-1]
     upper = (config.num_layers - 1) * directions * rows * directions * state
     recurrent = config.num_layers * directions * (rows * state // config.heads + config.proj_size * config.hidden_size)
     steps = math.prod(input[:-1])
@@ -35,7 +35,7 @@ def _rnn(input: Shape, hx: Shape, cx: Shape, weights: Any, *rest: Any, out_shape
 
 @register_flop_formula([torch.ops.prnn.rnn_backward, torch.ops.prnn.rnn_backward_of_host])
 def _rnn_backward(*arguments: Any, out_shape: Any = None) -> int:
-    config, wanted = Config(*arguments[-14:-1]), arguments[-1]
+    config, wanted = Config(*arguments[-len(Config._fields) - 1 : -1]), arguments[-1]
     whole, first = _macs(arguments[4], config)
     return 2 * (whole - (0 if wanted[0] else first) + (whole if wanted[3] else 0))
 

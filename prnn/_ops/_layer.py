@@ -16,7 +16,14 @@ from prnn._ops import _measured
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._precision import allows_tf32_rnn
 
-MODES = {"RNN_RELU": _C.RNN_RELU, "RNN_TANH": _C.RNN_TANH, "LSTM": _C.LSTM, "GRU": _C.GRU}
+MODES = {
+    "RNN_RELU": _C.RNN_RELU,
+    "RNN_TANH": _C.RNN_TANH,
+    "LSTM": _C.LSTM,
+    "GRU": _C.GRU,
+    "sLSTM": _C.SLSTM,
+    "sLSTM_EXP": _C.SLSTM_EXP,
+}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
 
 # Descriptors of configurations, and sizes of calls, that are kept; beyond this many a cache starts anew.
@@ -68,6 +75,7 @@ class Config(NamedTuple):
     zoneout: float = 0.0
     mask_kinds: int = 0
     frozen_layers: int = 0
+    gates_input: bool = False
 
 
 class _ThreadState(threading.local):
@@ -91,6 +99,7 @@ class Layer:
         self.device = device
         directions = 2 if config.bidirectional else 1
         self.is_lstm = config.mode == MODES["LSTM"]
+        is_slstm = config.mode in (MODES["sLSTM"], MODES["sLSTM_EXP"])
         self.rnn = _C.Rnn(
             config.mode,
             DTYPES[dtype],
@@ -102,12 +111,14 @@ class Layer:
             config.proj_size,
             config.dropout,
             config.heads,
+            config.gates_input,
         )
         self.hidden_size = config.hidden_size // config.heads
         self.state_size = config.proj_size or self.hidden_size  # of h
         self.output_size = directions * config.heads * self.state_size
         self.cells_size = directions * config.hidden_size
         self.states = directions * config.heads * config.num_layers
+        self.cell_states = self.states * (3 if is_slstm else int(self.is_lstm))  # of c, or of c, n and m
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
@@ -120,7 +131,7 @@ class Layer:
             self.rnn.set_frozen_layers(config.frozen_layers)
         self._workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
-        self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"]
+        self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"] and not is_slstm
         self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
         self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
         self.takes_torchs = _takes_torchs(config, dtype, input_size, device)
@@ -368,7 +379,8 @@ def _takes_torchs(config: Config, dtype: torch.dtype, input_size: int, device: t
     is_plain &= dtype in (torch.float32, torch.float64) and max(config.hidden_size, input_size) <= _EAGER_WIDTH
     is_plain &= config.dropout == 0 and config.zoneout == 0 and config.mask_kinds == 0 and config.heads == 1
     is_plain &= config.proj_size == 0 and not config.return_cells and not config.has_reset
-    most = {MODES["LSTM"]: 0, MODES["GRU"]: 1}.get(config.mode, 2)
+    most = {MODES["LSTM"]: 0, MODES["GRU"]: 1, MODES["RNN_TANH"]: 2, MODES["RNN_RELU"]: 2}.get(config.mode, -1)
+    is_plain &= most >= 0
     return is_plain, is_plain and config.num_layers * (2 if config.bidirectional else 1) <= most
 
 

@@ -10,7 +10,7 @@ from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops._call import NO_OPTIONS, Call, Gradients, Options, make_ready, pack_weights
 from prnn._ops._handles import device_of, handle, this_thread
-from prnn._ops._layer import MODES, Config, layer
+from prnn._ops._layer import Config, layer
 from prnn._ops._operator import _apply_of, apply_at_each_level, is_plain
 from prnn._ops._torch_private import is_undisturbed, set_backward
 from prnn._ops._vmap import call_for_batched, is_batched
@@ -132,7 +132,7 @@ class OperatorCall(NamedTuple):
         """sequences: batch_sizes, lengths, reset, masks and seed. Returns output, hy, cy, cells and reserve."""
         y, hy, cy, reserve, cells = self.run(*data, weights, *sequences, self.max_batch, *self.config, True)
         empty = [] if self.config.return_cells else [cells]
-        empty += [] if self.config.mode == MODES["LSTM"] else [cy]
+        empty += [] if cy.dim() > 1 else [cy]
         ctx.mark_non_differentiable(reserve, *empty)
         batch_sizes, lengths, reset, masks, _ = sequences
         ctx.save_for_backward(*data, batch_sizes, lengths, reset, masks[1] if masks else None, y, reserve, *weights)

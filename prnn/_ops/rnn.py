@@ -6,7 +6,8 @@ else H), L layers, D directions. With K heads, H is a head's, and D counts the h
 rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config, train)
     -> (output, hy, cy, reserve, cells)
     input: (T, N, I), or packed (sum of batch_sizes, I).
-    hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only.  With reset also (2, ...): the states that
+    hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only. sLSTM: c, n and m, (3 L D, N, H), the three
+        of a layer's direction one after the other.  With reset also (2, ...): the states that
         sequences begin with, and those that they start anew with, which are zeros otherwise.
     weights: tensors whose elements, one tensor after the other, are the packed weights of persistent_rnn.h. Nothing is
         copied where they already lie so in memory.
@@ -18,15 +19,15 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch,
     seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
         has when the layers run.
     config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset, heads,
-        zoneout, mask_kinds, frozen_layers.
+        zoneout, mask_kinds, frozen_layers, gates_input.
         mode and backend are the C API's numbers; hidden_size is that of all heads; dropout is that of this call, 0
         outside training; return_cells: whether cells is filled; has_reset: whether reset is given; zoneout:
         zoneoutExpectation of prnnRNNMasks_t; mask_kinds: the sum of 1, if zoneout is in masks, and 2, if recurrent is;
-        frozen_layers: that of prnnSetRNNFrozenLayers, which autograd sets, too.
+        frozen_layers: that of prnnSetRNNFrozenLayers, which autograd sets, too; gates_input: PRNN_GATES_INPUT.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
-        unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
-        the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
+        unless the mode is LSTM or sLSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.
+        cells: c of the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
 Tensors are of one device and one dtype.
 
 The operators are defined with torch.library.Library and not with custom_op, whose wrappers cost more than a step of a
@@ -54,7 +55,7 @@ __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
-    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers"
+    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers, bool gates_input"
 )
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
@@ -131,12 +132,13 @@ def _require_states(
     takes_reset: bool = False,
 ) -> None:
     """takes_reset: each may have the states of sequences that start anew, too."""
-    for state, name, size in ((hx, names[0], stack.state_size), (cx, names[1], stack.hidden_size)):
+    sizes = ((stack.states, stack.state_size), (stack.cell_states, stack.hidden_size))
+    for state, name, (count, size) in zip((hx, cx), names, sizes, strict=True):
         if state is None:
             continue
-        if name == names[1] and not stack.is_lstm:
-            raise ValueError(f"{name} is given, but only an LSTM has a cell state")
-        shape = (stack.states, batch, size)
+        if count == 0:
+            raise ValueError(f"{name} is given, but only an LSTM and an sLSTM have a cell state")
+        shape = (count, batch, size)
         _require(state, name, (2, *shape) if takes_reset and state.dim() == 4 else shape, input)
 
 
@@ -204,7 +206,7 @@ def _rnn(
     with device_of(input):
         packed = pack_weights(weights, stack, input)
         if batch == 0:
-            cy = new(stack.states, 0, stack.hidden_size) if stack.is_lstm else new(0)
+            cy = new(stack.cell_states, 0, stack.hidden_size) if stack.cell_states > 0 else new(0)
             cells = new((*rows, stack.cells_size) if config.return_cells else 0)
             hy, reserve = new(stack.states, 0, stack.state_size), new(reserve_size, dtype=torch.uint8)
             return new((*rows, stack.output_size)), hy, cy, reserve, cells
@@ -315,7 +317,7 @@ def _rnn_fake(
     return (
         input.new_empty(*input.shape[:-1], stack.output_size),
         input.new_empty(stack.states, batch, stack.state_size),
-        input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0),
+        input.new_empty((stack.cell_states, batch, stack.hidden_size) if stack.cell_states > 0 else 0),
         input.new_empty(reserve_size, dtype=torch.uint8),
         input.new_empty((*input.shape[:-1], stack.cells_size) if config.return_cells else 0),
     )

@@ -38,6 +38,8 @@ const char* name_of(const prnnRNNMode_t& value) {
     case PRNN_RNN_TANH: return "PRNN_RNN_TANH";
     case PRNN_LSTM: return "PRNN_LSTM";
     case PRNN_GRU: return "PRNN_GRU";
+    case PRNN_SLSTM: return "PRNN_SLSTM";
+    case PRNN_SLSTM_EXP: return "PRNN_SLSTM_EXP";
   }
   return nullptr;
 }
@@ -54,6 +56,7 @@ const char* name_of(const prnnRNNInputMode_t& value) {
   switch (integer_in(value)) {
     case PRNN_LINEAR_INPUT: return "PRNN_LINEAR_INPUT";
     case PRNN_SKIP_INPUT: return "PRNN_SKIP_INPUT";
+    case PRNN_GATES_INPUT: return "PRNN_GATES_INPUT";
   }
   return nullptr;
 }

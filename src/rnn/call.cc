@@ -73,7 +73,7 @@ CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProbl
 
 void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnForwardArgs args,
                  Space workspace, Space reserve, const CallPlan* plan) {
-  if (problem.mode != PRNN_LSTM) args.cx = args.cy = nullptr;
+  if (problem.cell_states() == 0) args.cx = args.cy = nullptr;
   require_arrays(
       problem, {{args.x, "x"}, {args.w, "w"}, {args.y, "y"}},
       {{args.hx, "hx"}, {args.cx, "cx"}, {args.hy, "hy"}, {args.cy, "cy"}, {problem.extras.cells, "extras->cells"}});
@@ -94,7 +94,7 @@ void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& prob
 
 void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnBackwardDataArgs args,
                        Space workspace, Space reserve, const CallPlan* plan) {
-  if (problem.mode != PRNN_LSTM) args.dcy = args.cx = args.dcx = nullptr;
+  if (problem.cell_states() == 0) args.dcy = args.cx = args.dcx = nullptr;
   problem.gives_dx = args.dx != nullptr;
   problem.aligned = true;  // no backward kernel depends on the forward call's data
   require_arrays(problem, {{args.y, "y"}, {args.dy, "dy"}, {args.w, "w"}},

@@ -23,7 +23,8 @@ struct Needs {
     kUnaligned = 1 << 12,     // y or w, which kernels read, is not aligned to 16 bytes
     kSkipInput = 1 << 13,     // a first layer without input matrices
     kChosenSplit = 1 << 14,   // prnnSetRNNPlan
-    kAll = (1 << 15) - 1
+    kSlstm = 1 << 15,         // a cell that only some engines and schedules know
+    kAll = (1 << 16) - 1
   };
 };
 

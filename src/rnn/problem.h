@@ -34,6 +34,7 @@ struct RnnProblem {
   int64_t directions = 1;  // D
   int64_t frozen = 0;      // the lowest layers, of which and of whose data no gradients are wanted
   bool skip_input = false;
+  bool gates_input = false;                       // x has the first layer's input products
   bool tf32 = false;                              // products of float matrices may be rounded to tf32
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none
   Dropout dropout;
@@ -51,11 +52,18 @@ struct RnnProblem {
   int64_t recurrences() const { return directions * heads; }
   int64_t direction_of(int64_t recurrence) const { return recurrence / heads; }
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
-  int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
+  bool is_slstm() const { return mode == PRNN_SLSTM || mode == PRNN_SLSTM_EXP; }
+  int64_t gates() const { return mode == PRNN_LSTM || is_slstm() ? 4 : mode == PRNN_GRU ? 3 : 1; }
+  // States of a unit beside h, which cx and its like have: c; an sLSTM's c, n and m.
+  int64_t cell_states() const { return mode == PRNN_LSTM ? 1 : is_slstm() ? 3 : 0; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : recurrences() * state(); }
+  // Of a first layer without input matrices: where a row of x has the input of a recurrence's gate.
+  int64_t first_input(int64_t recurrence, int64_t gate) const {
+    return gates_input ? ((direction_of(recurrence) * gates() + gate) * heads + recurrence % heads) * hidden : 0;
+  }
   uint32_t needs() const;  // bits of Needs
   bool zones_out() const { return masks.zoneout != nullptr || masks.zoneoutExpectation > 0; }
-  bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
+  bool has_input_matrices(int64_t layer) const { return layer > 0 || !(skip_input || gates_input); }
 };
 
 // Turns a problem into that of inference, where nothing is dropped.

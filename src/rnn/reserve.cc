@@ -65,14 +65,14 @@ uint64_t fingerprint(const RnnProblem& problem) {
   Fingerprint print;
   for (int64_t value : {int64_t{problem.mode}, int64_t{problem.type}, problem.hidden, problem.projection, problem.input,
                         problem.layers, problem.directions, problem.heads, problem.frozen, int64_t{problem.skip_input},
-                        int64_t{dropout}, problem.steps()}) {
+                        int64_t{problem.gates_input}, int64_t{dropout}, problem.steps()}) {
     print.add(static_cast<uint64_t>(value));
   }
   for (int64_t batch : problem.batch) print.add(static_cast<uint64_t>(batch));
   return print.value();
 }
 
-// Bytes of hx, of cx, which has no projection, and of a recurrent mask.
+// Bytes of hx, of a state of cx, which has no projection, and of a recurrent mask.
 size_t state_bytes(const RnnProblem& problem, int64_t width) {
   return static_cast<size_t>(problem.layers * problem.recurrences() * problem.max_batch() * width) *
          type_size(problem.type);
@@ -84,7 +84,7 @@ uint64_t fingerprint_of_extras(const RnnProblem& problem) {
   Fingerprint print;
   print.add(extras.reset, static_cast<size_t>(problem.rows));
   print.add(extras.resetHx, state_bytes(problem, problem.state()));
-  print.add(extras.resetCx, state_bytes(problem, problem.hidden));
+  print.add(extras.resetCx, state_bytes(problem, problem.cell_states() * problem.hidden));
   return print.value();
 }
 

@@ -20,13 +20,13 @@ struct ForwardDescriptors {
 RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardDescriptors& descriptors,
                          RnnForwardArgs& args) {
   RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
-  if (problem.mode != PRNN_LSTM) args.cx = args.cy = nullptr;
-  require_state(problem, descriptors.hx, args.hx, problem.state(), "hxDesc");
-  require_state(problem, descriptors.cx, args.cx, problem.hidden, "cxDesc");
+  if (problem.cell_states() == 0) args.cx = args.cy = nullptr;
+  require_h_state(problem, descriptors.hx, args.hx, "hxDesc");
+  require_cell_states(problem, descriptors.cx, args.cx, "cxDesc");
   require_weights(problem, descriptors.w, "wDesc");
   require_sequence(problem, descriptors.y, problem.recurrences() * problem.state(), "yDesc");
-  require_state(problem, descriptors.hy, args.hy, problem.state(), "hyDesc");
-  require_state(problem, descriptors.cy, args.cy, problem.hidden, "cyDesc");
+  require_h_state(problem, descriptors.hy, args.hy, "hyDesc");
+  require_cell_states(problem, descriptors.cy, args.cy, "cyDesc");
   return problem;
 }
 
@@ -78,17 +78,17 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
     const int64_t width = problem.recurrences() * problem.state();
-    const bool has_cells = problem.mode == PRNN_LSTM;
+    const bool has_cells = problem.cell_states() > 0;
     require_sequence(problem, yDesc, width, "yDesc");
     require_sequence(problem, dyDesc, width, "dyDesc");
-    require_state(problem, dhyDesc, dhy, problem.state(), "dhyDesc");
-    require_state(problem, dcyDesc, has_cells ? dcy : nullptr, problem.hidden, "dcyDesc");
+    require_h_state(problem, dhyDesc, dhy, "dhyDesc");
+    require_cell_states(problem, dcyDesc, has_cells ? dcy : nullptr, "dcyDesc");
     require_weights(problem, wDesc, "wDesc");
-    require_state(problem, hxDesc, hx, problem.state(), "hxDesc");
-    require_state(problem, cxDesc, has_cells ? cx : nullptr, problem.hidden, "cxDesc");
+    require_h_state(problem, hxDesc, hx, "hxDesc");
+    require_cell_states(problem, cxDesc, has_cells ? cx : nullptr, "cxDesc");
     if (dx != nullptr) require_sequence(problem, dxDesc, problem.input, "dxDesc");
-    require_state(problem, dhxDesc, dhx, problem.state(), "dhxDesc");
-    require_state(problem, dcxDesc, has_cells ? dcx : nullptr, problem.hidden, "dcxDesc");
+    require_h_state(problem, dhxDesc, dhx, "dhxDesc");
+    require_cell_states(problem, dcxDesc, has_cells ? dcx : nullptr, "dcxDesc");
     run_backward_data(handle, rnn, problem, {y, dy, dhy, dcy, w, hx, cx, dx, dhx, dcx, nullptr, nullptr},
                       {workspace, workSpaceSizeInBytes}, {reserveSpace, reserveSpaceSizeInBytes}, nullptr);
   });
@@ -105,7 +105,7 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
-    require_state(problem, hxDesc, hx, problem.state(), "hxDesc");
+    require_h_state(problem, hxDesc, hx, "hxDesc");
     require_sequence(problem, yDesc, problem.recurrences() * problem.state(), "yDesc");
     require_weights(problem, dwDesc, "dwDesc");
     run_backward_weights(handle, rnn, problem, {x, hx, y, dw, nullptr, nullptr}, {workspace, workSpaceSizeInBytes},

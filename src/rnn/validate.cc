@@ -22,6 +22,7 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   problem.directions = rnn.direction == PRNN_BIDIRECTIONAL ? 2 : 1;
   problem.frozen = rnn.frozen_layers;
   problem.skip_input = rnn.input_mode == PRNN_SKIP_INPUT;
+  problem.gates_input = rnn.input_mode == PRNN_GATES_INPUT;
   problem.forward_plan = rnn.forward_plan;
   problem.backward_plan = rnn.backward_plan;
   problem.extras = rnn.extras;
@@ -90,10 +91,17 @@ int64_t read_sequence(RnnProblem& problem, int seqLength, const prnnTensorDescri
   return width;
 }
 
+// Of all directions and heads.
+int64_t gates_width(const RnnProblem& problem) { return problem.recurrences() * problem.gates() * problem.hidden; }
+
 void set_input(RnnProblem& problem, int64_t input, const char* name) {
   if (problem.skip_input && input != problem.hidden) {
     fail(PRNN_STATUS_BAD_PARAM, "%s has input size %lld; with PRNN_SKIP_INPUT it must be the hidden size, %lld", name,
          static_cast<long long>(input), static_cast<long long>(problem.hidden));
+  }
+  if (problem.gates_input && input != gates_width(problem)) {
+    fail(PRNN_STATUS_BAD_PARAM, "%s has input size %lld; with PRNN_GATES_INPUT it must be that of the gates, %lld",
+         name, static_cast<long long>(input), static_cast<long long>(gates_width(problem)));
   }
   problem.input = input;
 }
@@ -130,6 +138,7 @@ RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDe
 // The input size that makes the packed weights as large as wDesc says.
 int64_t input_from_weights(RnnProblem problem, const prnnFilterStruct* wDesc) {
   if (problem.skip_input) return problem.hidden;
+  if (problem.gates_input) return gates_width(problem);
   require_alive(wDesc, "wDesc");
   int64_t elements = 1;
   for (int i = 0; i < wDesc->rank; ++i) {
@@ -210,11 +219,18 @@ void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* d
   }
 }
 
-void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data, int64_t width,
-                   const char* descriptor_name) {
+void require_h_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
+                     const char* descriptor_name) {
   if (data == nullptr) return;
   require_tensor(descriptor, descriptor_name, problem.type,
-                 {problem.layers * problem.recurrences(), problem.max_batch(), width});
+                 {problem.layers * problem.recurrences(), problem.max_batch(), problem.state()});
+}
+
+void require_cell_states(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
+                         const char* descriptor_name) {
+  if (data == nullptr) return;
+  require_tensor(descriptor, descriptor_name, problem.type,
+                 {problem.layers * problem.recurrences() * problem.cell_states(), problem.max_batch(), problem.hidden});
 }
 
 void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const char* descriptor_name) {

@@ -32,9 +32,11 @@ void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn,
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
                       const char* descriptors_name);
 
-// The descriptor of hx, hy, ..., {L D, N, width}; looked at only where there is data.
-void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data, int64_t width,
-                   const char* descriptor_name);
+// The descriptors of hx, hy, ... and of cx, cy, ...; looked at only where there is data.
+void require_h_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
+                     const char* descriptor_name);
+void require_cell_states(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
+                         const char* descriptor_name);
 
 void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const char* descriptor_name);
 

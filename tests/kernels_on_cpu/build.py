@@ -21,7 +21,7 @@ import kernel_instances  # noqa: E402
 
 # Of programs that follow the order of accesses; with addresses that addr2line finds.
 ORDER = ("-DPRNN_ORDER", "-fno-pie", "-no-pie")
-CELLS, TYPES = ("rnn", "gru", "lstm"), ("float", "tf32", "half", "bfloat16")
+CELLS, TYPES = ("rnn", "gru", "lstm", "slstm"), ("float", "tf32", "half", "bfloat16")
 
 
 def find_headers() -> pathlib.Path | None:
@@ -240,15 +240,16 @@ def run(
     **options: object,
 ) -> None:
     """A layer or a stack."""
-    names = {"y", "hy"} | ({"gates"} if cell in ("lstm", "gru") else set()) | ({"dropped"} if dropout else set())
-    names |= {"cells", "cy"} if cell == "lstm" else set()
+    has_cells = cell == "lstm" or cell.startswith("slstm")
+    names = {"y", "hy"} | ({"gates"} if has_cells or cell == "gru" else set()) | ({"dropped"} if dropout else set())
+    names |= {"cells", "cy"} if has_cells else set()
     projects = "projection" in options
     names |= {"projected"} if projects else set()
     if backward:
         names |= {"dprojected"} if projects else set()
         names |= {"dgates", "dhx", "biases"} | ({"dcandidate"} if cell == "gru" else set())
-        names |= {"dcx"} if cell == "lstm" else set()
+        names |= {"dcx"} if has_cells else set()
         names |= {"dreset_hx"} if resets else set()
-        names |= {"dreset_cx"} if resets and cell == "lstm" else set()
+        names |= {"dreset_cx"} if resets and has_cells else set()
     options = {"cell": cell, "resets": resets, "dropout": dropout, "backward": backward, **options}
     compare(program, tolerance, names, **options)

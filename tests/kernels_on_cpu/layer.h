@@ -38,11 +38,12 @@ class Layer {
 
   Options options;
   int gates, biases, batch, rows = 0, padded;
-  bool is_lstm, is_gru;
+  bool is_lstm, is_gru, is_slstm;
+  int cell_states;  // of cx and its like
   std::vector<prnn::StepSizes> steps;
   size_t states, all;  // elements of a timestep's states, and of all timesteps'
   Array weights, input_bias, recurrent_bias, hx, cx, reset_hx, reset_cx, hy, cy, dhy, dcy, dhx, dcx, mask;
-  Array xw, y, saved, cells, dy, dcells, dgates, dcandidate, bias_sums, dreset_hx, dreset_cx;
+  Array xw, y, saved, cells, last, dy, dcells, dgates, dcandidate, bias_sums, dreset_hx, dreset_cx;
   std::vector<uint8_t> reset;
   // Of an LSTM's h either a mask, of all timesteps, or, in layers that go backwards, the expectation.
   std::vector<uint8_t> stays;
@@ -63,6 +64,10 @@ class Layer {
   struct Gates {
     double of[4];
   };
+  // c (LSTM), c, n and m (sLSTM), h (GRU), and their gradients as the kernels have them.
+  struct Carried {
+    double of[3];
+  };
   size_t at(int row, int unit) const { return size_t(options.hidden) * row + unit; }
   // The timestep of step s of a pass; of none: no sequences.
   int batch_of(int s) const;
@@ -71,8 +76,14 @@ class Layer {
   // step before, or NULL.
   bool is_reset(int s, int n) const;
   const Array* first(int s, int n, bool of_cells) const;
-  Gates forward_unit(int s, int n, int unit, const Gates& recurrent, double& carried, double& h) const;
-  Gates backward_unit(int s, int n, int unit, double dh, double& past, double& past_h) const;
+  Carried first_carried(const Array& states, int n, int unit) const;
+  // c / n, 0 where n is.
+  static double ratio(const Carried& states) { return states.of[1] == 0 ? 0 : states.of[0] / states.of[1]; }
+  static Carried state_gradients(const Carried& past, const Carried& states);
+  Gates forward_unit(int s, int n, int unit, const Gates& recurrent, Carried& carried, double& h) const;
+  void forward_slstm(const Gates& sums, Carried& carried, double& h, Gates& saved) const;
+  Gates backward_unit(int s, int n, int unit, double dh, Carried& past, double& past_h) const;
+  Gates backward_slstm(const double (&saved)[4], double ratio, double before, double dh, Carried& past) const;
 
   std::vector<double> factors_;
 };

@@ -131,6 +131,7 @@ PTX = {
     "cvt.rna.tf32.f32 %0,%1;": "round_to_tf32",
     "ex2.approx.ftz.f32 %0,%1;": "exp2",
     "rcp.approx.ftz.f32 %0,%1;": "reciprocal",
+    "lg2.approx.ftz.f32 %0,%1;": "log2",
     "mov.f32 %0,%1;": "copy_register",
     "mov.u64 %0,%globaltimer;": "read_timer",
     "mov.u32 %0,%clock;": "read_clock",

@@ -1,5 +1,5 @@
-// Logistic function and hyperbolic tangent on the vectors of simd.h. Errors below 3 units in the last place for float
-// and 4 for double; NaN stays NaN, infinities give the limits.
+// Logistic function, hyperbolic tangent, exponentials and logarithms on the vectors of simd.h. Errors below 3 units in
+// the last place for float and 4 for double; NaN stays NaN, infinities give the limits.
 #pragma once
 
 #include <limits>
@@ -10,7 +10,8 @@ namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
 
 // Constants of exp(y) = 2^n exp(r), |r| <= ln(2) / 2. Adding kMagic rounds to an integer and leaves it in the low bits.
-// kLn2High has few enough bits for n * kLn2High to be exact. kTerms: Taylor terms of (exp(r) - 1 - r) / r^2.
+// kLn2High has few enough bits for n * kLn2High to be exact. kTerms: Taylor terms of (exp(r) - 1 - r) / r^2. kLogTerms:
+// of artanh(s), |s| <= 1/3.
 template <class T>
 struct ExpConstants;
 template <>
@@ -21,6 +22,7 @@ struct ExpConstants<float> {
   static constexpr int kMantissaBits = 23;
   static constexpr uint32_t kBias = 127;
   static constexpr int kTerms = 6;
+  static constexpr int kLogTerms = 7;
   static constexpr float kExpLimit = 87.0f;   // exp(+-kExpLimit) is a normal number
   static constexpr float kTanhLimit = 10.0f;  // tanh of it rounds to 1
 };
@@ -32,6 +34,7 @@ struct ExpConstants<double> {
   static constexpr int kMantissaBits = 52;
   static constexpr uint64_t kBias = 1023;
   static constexpr int kTerms = 12;
+  static constexpr int kLogTerms = 16;
   static constexpr double kExpLimit = 708.0;
   static constexpr double kTanhLimit = 20.0;
 };
@@ -90,6 +93,25 @@ PRNN_INLINE Vector<T> tanh(Vector<T> x) {
   const ExpParts<T> e = exp_parts<T>(clamp<T>(x + x, 2 * ExpConstants<T>::kTanhLimit));
   const Vector<T> m = fma(e.scale, e.value, e.scale - broadcast(T(1)));
   return m / (m + broadcast(T(2)));
+}
+
+// exp(x) for x <= 0; 0 below the smallest normal number, NaN stays NaN.
+template <class T>
+PRNN_INLINE Vector<T> exp_of_negative(Vector<T> x) {
+  const ExpParts<T> e = exp_parts<T>(clamp<T>(x, ExpConstants<T>::kExpLimit));
+  const Vector<T> zero = {};
+  return x < broadcast(-ExpConstants<T>::kExpLimit) ? zero : fma(e.scale, e.value, e.scale);
+}
+
+// log(1 + x) for 0 <= x <= 1: 2 artanh(s) with s = x / (2 + x), which keeps the relative accuracy near zero.
+template <class T>
+PRNN_INLINE Vector<T> log_of_one_plus(Vector<T> x) {
+  const Vector<T> s = x / (x + broadcast(T(2))), square = s * s;
+  Vector<T> sum = broadcast(T(1) / (2 * ExpConstants<T>::kLogTerms + 1));
+#pragma GCC unroll 32
+  for (int i = ExpConstants<T>::kLogTerms - 1; i >= 1; --i) sum = fma(sum, square, broadcast(T(1) / (2 * i + 1)));
+  const Vector<T> twice = s + s;
+  return fma(twice * square, sum, twice);
 }
 
 }  // namespace PRNN_ISA_NAMESPACE

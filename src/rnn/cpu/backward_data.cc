@@ -30,7 +30,7 @@ class BackwardDataPass {
       : p_(problem), args_(args), reserve_(problem, args.keeps_gates, args.reserve), ws_(problem, args.workspace) {}
 
   void run() {
-    std::memset(ws_.zeros, 0, p_.max_batch() * H * sizeof(T));
+    std::memset(ws_.zeros, 0, std::max<int64_t>(p_.cell_states(), 1) * NH * sizeof(T));
     const T* dy = static_cast<const T*>(args_.dy);
     for (int64_t layer = p_.layers - 1; layer >= p_.frozen; --layer) {
       T* dx = layer == p_.frozen ? static_cast<T*>(args_.dx) : ws_.dy;  // which is written when dy has been read
@@ -44,10 +44,10 @@ class BackwardDataPass {
     int64_t layer, index;
     const Step* steps;
     const S *input_weights, *recurrent_weights, *projection_weights;
-    const T *hx, *cx, *dhy;        // [N][P], [N][H], [N][P] or NULL
+    const T *hx, *cx, *dhy;        // [N][P], [N][H] (sLSTM: [3][N][H]), [N][P] or NULL
     T* dhx;                        // [N][P] or NULL
     const T *reset_hx, *reset_cx;  // as hx and cx
-    T *dreset_hx, *dreset_cx;      // [N][P], [N][H] or NULL
+    T *dreset_hx, *dreset_cx;      // the same, or NULL
     const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
     const T *dy, *output;          // [rows][D P], at this direction's first column
     DirectionReserve<T> reserve;
@@ -69,9 +69,9 @@ class BackwardDataPass {
     d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
-    const int64_t state = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.max_batch() * H;
+    const int64_t state = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.cell_states() * NH;
     d.hx = hx == nullptr ? ws_.zeros : hx + state;
-    d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
+    d.cx = cx == nullptr ? ws_.zeros : cx + cells;
     d.dhy = dhy == nullptr ? nullptr : dhy + state;
     d.dhx = dhx == nullptr ? nullptr : dhx + state;
     const prnnRNNExtras_t& e = p_.extras;
@@ -98,7 +98,7 @@ class BackwardDataPass {
       const Direction d = make_direction(layer, index, dy);
       start_carry(d);
       if (d.dreset_hx != nullptr) std::fill_n(d.dreset_hx, p_.max_batch() * P, T(0));
-      if (d.dreset_cx != nullptr) std::fill_n(d.dreset_cx, p_.max_batch() * H, T(0));
+      if (d.dreset_cx != nullptr) std::fill_n(d.dreset_cx, p_.cell_states() * NH, T(0));
       run_team(threads, [&](const Team& team) { run_direction(team, d); });
       finish_carry(d);
     }
@@ -116,20 +116,54 @@ class BackwardDataPass {
 
   // The LSTM's dc starts from dcy and ends as dcx.
   void start_carry(const Direction& d) const {
-    if (p_.mode != PRNN_LSTM) return;
-    const int64_t count = p_.max_batch() * H;
+    if (p_.cell_states() == 0) return;
+    const int64_t count = p_.cell_states() * NH;
     const auto* dcy = static_cast<const T*>(args_.dcy);
     if (dcy == nullptr) {
       std::fill_n(ws_.carry, count, T(0));
     } else {
       std::copy_n(dcy + (d.layer * p_.recurrences() + d.index) * count, count, ws_.carry);
     }
+    if (!p_.is_slstm()) return;
+    for (const Step& step : steps_[p_.direction_of(d.index)]) {
+      for (int64_t n = step.kept; dcy != nullptr && n < step.batch; ++n) {
+        for (int64_t i = n * H; i < (n + 1) * H; ++i) {
+          T* const carry = ws_.carry + i;
+          const T last = d.reserve.last_n[i], ndc = last * carry[0];
+          const T both = ndc * d.reserve.cells[step.row * H + i] + last * carry[NH];
+          carry[2 * NH] -= both;
+          carry[NH] = both;
+          carry[0] = ndc;
+        }
+      }
+    }
+    set_ratios(d.cx, ws_.ratio);
+    set_ratios(d.reset_cx, ws_.reset_ratio);
   }
 
   void finish_carry(const Direction& d) const {
-    if (p_.mode != PRNN_LSTM || args_.dcx == nullptr) return;
-    const int64_t count = p_.max_batch() * H;
+    if (p_.cell_states() == 0) return;
+    const int64_t count = p_.cell_states() * NH;
+    if (d.dreset_cx != nullptr && p_.is_slstm()) to_state_gradients(d.reset_cx, ws_.reset_ratio, d.dreset_cx);
+    if (args_.dcx == nullptr) return;
+    if (p_.is_slstm()) to_state_gradients(d.cx, ws_.ratio, ws_.carry);
     std::copy_n(ws_.carry, count, static_cast<T*>(args_.dcx) + (d.layer * p_.recurrences() + d.index) * count);
+  }
+
+  // An sLSTM's c / n, 0 where n is.
+  void set_ratios(const T* states, T* ratios) const {
+    for (int64_t i = 0; i < NH; ++i) ratios[i] = states[NH + i] == 0 ? T(0) : states[i] / states[NH + i];
+  }
+
+  // From what an sLSTM's cells carry (BackwardCell::carry) before these states to the gradients of c, n and m.
+  void to_state_gradients(const T* states, const T* ratios, T* carry) const {
+    for (int64_t i = 0; i < NH; ++i) {
+      const T n = states[NH + i], ndc = carry[i], both = carry[NH + i];
+      if (n == 0) continue;
+      carry[i] = ndc / n;
+      carry[NH + i] = (both - ndc * ratios[i]) / n;
+      carry[2 * NH + i] += both;
+    }
   }
 
   void run_direction(const Team& team, const Direction& d) const {
@@ -285,7 +319,7 @@ class BackwardDataPass {
       cell.dh = dh == nullptr ? nullptr : dh + skipped * ld_dh;
       cell.ld_dh = ld_dh;
       cell.dgates = d.reserve.dgates + row * G * H + unit;
-      if (p_.mode == PRNN_LSTM || p_.mode == PRNN_GRU) {
+      if (G > 1) {
         cell.gates = d.reserve.gates + row * G * H + unit;
         cell.carry = ws_.carry + part.begin * H + unit;
         cell.has_carry = has_carry;
@@ -299,6 +333,12 @@ class BackwardDataPass {
                               : (is_reset ? d.reset_cx : d.cx) + part.begin * H + unit;
         if (p_.extras.dcells != nullptr && d.layer == p_.layers - 1) add_cell_gradient(d, row, unit, cell);
       }
+      if (p_.is_slstm()) {
+        cell.c = d.reserve.cells + row * H + unit;
+        cell.c_prev = carried ? d.reserve.cells + (step.prev_row + part.begin) * H + unit
+                              : (is_reset ? ws_.reset_ratio : ws_.ratio) + part.begin * H + unit;
+        cell.state_stride = NH;
+      }
       if (p_.mode == PRNN_GRU) {
         cell.h_prev = carried ? d.output + (step.prev_row + part.begin) * ldy + unit
                               : (is_reset ? d.reset_hx : d.hx) + part.begin * P + unit;
@@ -311,7 +351,11 @@ class BackwardDataPass {
       if (ws_.carried_h != nullptr) split_gradient(at, cell);
       cells_.backward[p_.mode](cell);
       if (!is_reset) return;
-      if (cell.carry != nullptr) give_to_reset(cell, cell.carry, p_.mode == PRNN_LSTM ? d.dreset_cx : d.dreset_hx, at);
+      if (p_.mode == PRNN_GRU) give_to_reset(cell, cell.carry, d.dreset_hx, at);
+      for (int64_t state = 0; state < p_.cell_states(); ++state) {
+        T* const to = d.dreset_cx == nullptr ? nullptr : d.dreset_cx + state * NH;
+        give_to_reset(cell, cell.carry + state * NH, to, at);
+      }
       if (ws_.carried_h != nullptr) give_to_reset(cell, ws_.carried_h + at, d.dreset_hx, at);
     });
   }
@@ -410,7 +454,10 @@ class BackwardDataPass {
     if (d.input_weights == nullptr) {
       const Range share = team.share_of(p_.rows);
       for (int64_t row = share.begin; row < share.end; ++row) {
-        for (int64_t u = 0; u < H; ++u) {
+        for (int64_t g = 0; p_.gates_input && g < G; ++g) {
+          std::copy_n(dgates + (row * G + g) * H, H, dx + row * p_.input + p_.first_input(d.index, g));
+        }
+        for (int64_t u = 0; p_.skip_input && u < H; ++u) {
           T sum = d.index == 0 ? T(0) : dx[row * H + u];
           for (int64_t g = 0; g < direct; ++g) sum += dgates[(row * G + g) * H + u];
           dx[row * H + u] = direct < G ? sum + d.reserve.dcandidate[row * H + u] : sum;
@@ -448,6 +495,7 @@ class BackwardDataPass {
   const CellKernels<T>& cells_ = cell_kernels<T>();
   const bool packs_ = packs_recurrent(p_);
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
+  const int64_t NH = p_.max_batch() * H;
   char* const scratch_ = gemm_scratch<S>(threads_for(widest_input(p_)));
 };
 

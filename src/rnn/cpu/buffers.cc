@@ -22,6 +22,9 @@ int64_t packed_columns(const RnnProblem& p, int64_t n) {
   return packs_recurrent(p) ? padded<T>(n) : n % width == 0 ? 0 : width;
 }
 
+// Elements of [N][H], of as many states as cx has.
+int64_t states_count(const RnnProblem& p) { return std::max<int64_t>(p.cell_states(), 1) * p.max_batch() * p.hidden; }
+
 bool has_dropout(const RnnProblem& p) { return p.dropout.probability > 0 && p.layers > 1; }
 
 }  // namespace
@@ -45,15 +48,16 @@ template int64_t input_rows<double>(const RnnProblem&);
 template <class T>
 Reserve<T>::Reserve(const RnnProblem& p, bool keeps_gates, void* base) {
   Carver carver(base);
-  const bool lstm = p.mode == PRNN_LSTM, gru = p.mode == PRNN_GRU;
-  const bool keeps = keeps_gates && (lstm || gru);
+  const bool gru = p.mode == PRNN_GRU, has_cells = gru || p.cell_states() > 0;
+  const bool keeps = keeps_gates && has_cells;
   const int64_t width = p.recurrences() * p.state();
   directions.resize(p.frozen * p.recurrences());
   while (static_cast<int64_t>(directions.size()) < p.layers * p.recurrences()) {
     DirectionReserve<T> d;
     d.gates = carver.take<T>(p.rows * p.gates() * p.hidden);
     d.dgates = keeps ? carver.take<T>(p.rows * p.gates() * p.hidden) : d.gates;
-    d.cells = carver.take<T>(lstm || gru ? p.rows * p.hidden : 0);
+    d.cells = carver.take<T>(has_cells ? p.rows * p.hidden : 0);
+    d.last_n = carver.take<T>(p.is_slstm() ? p.max_batch() * p.hidden : 0);
     d.dcandidate = keeps && gru ? carver.take<T>(p.rows * p.hidden) : d.cells;
     d.unprojected = carver.take<T>(p.projection > 0 ? p.rows * p.hidden : 0);
     d.dh = carver.take<T>(p.projection > 0 ? p.rows * p.projection : 0);
@@ -82,13 +86,13 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   gates = carver.take<T>(passing > 0 ? std::min(p.rows, rows + p.max_batch()) * p.gates() * p.hidden : 0);
   between = carver.take<T>(passing > 1 ? all : 0);
   dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
-  zeros = carver.take<T>(p.max_batch() * p.hidden);
+  zeros = carver.take<T>(states_count(p));
   for (T** states : {&masked[0], &masked[1], &masked_initial}) {
     *states = carver.take<T>(p.masks.recurrent != nullptr ? p.max_batch() * p.hidden : 0);
   }
   masked_reset =
       carver.take<T>(p.masks.recurrent != nullptr && p.extras.reset != nullptr ? p.max_batch() * p.hidden : 0);
-  cells = carver.take<T>(passing > 0 && p.mode == PRNN_LSTM ? p.max_batch() * p.hidden : 0);
+  cells = carver.take<T>((passing > 0 && p.mode == PRNN_LSTM) || p.is_slstm() ? states_count(p) : 0);
   unprojected = carver.take<T>(passing > 0 && p.projection > 0 ? p.max_batch() * p.hidden : 0);
   size = carver.size();
 }
@@ -100,12 +104,14 @@ BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base)
   recurrent = carver.take<T>(packed_columns<T>(p, p.state()) * p.gates() * p.hidden);
   projection = carver.take<T>(p.projection > 0 ? packed_columns<T>(p, p.hidden) * p.projection : 0);
   dy = carver.take<T>(p.layers > 1 ? all : 0);
-  carry = carver.take<T>(p.mode == PRNN_LSTM || p.mode == PRNN_GRU ? p.max_batch() * p.hidden : 0);
+  carry = carver.take<T>(p.gates() > 1 ? states_count(p) : 0);
+  ratio = carver.take<T>(p.is_slstm() ? p.max_batch() * p.hidden : 0);
+  reset_ratio = carver.take<T>(p.is_slstm() ? p.max_batch() * p.hidden : 0);
   const bool zones_out = p.mode == PRNN_LSTM && p.zones_out();
   carried_h = carver.take<T>(zones_out ? p.max_batch() * p.hidden : 0);
   dh_of_cells = carver.take<T>(zones_out ? p.max_batch() * p.hidden : 0);
   if (!zones_out) carried_h = nullptr;
-  zeros = carver.take<T>(p.max_batch() * p.hidden);
+  zeros = carver.take<T>(states_count(p));
   size = carver.size();
 }
 

@@ -38,7 +38,8 @@ template <class T>
 struct DirectionReserve {
   T* gates;        // [rows][G H] activated; RNN: dgates
   T* dgates;       // [rows][G H] gradients of R h + bR; the backward pass writes them
-  T* cells;        // LSTM: c, [rows][H]. GRU: R h + bR of gate n
+  T* cells;        // LSTM: c, [rows][H]. GRU: R h + bR of gate n. sLSTM: c / n
+  T* last_n;       // sLSTM: n of each sequence's last state, [N][H]
   T* dcandidate;   // GRU: gradient of W x + bW of gate n, [rows][H]
   T* unprojected;  // with a projection: o * tanh(c), [rows][H]
   T* dh;           // with a projection: gradient of h, [rows][P]
@@ -79,10 +80,10 @@ struct ForwardWorkspace {
   // Of layers that keep nothing, in inference all, in training those that are frozen:
   T* gates;        // [at most input_rows() + N][G H]
   T* between;      // with more than one of them: a layer's output
-  T* cells;        // [N][H]
+  T* cells;        // [N][H]; sLSTM, of all layers: c, n and m, [3][N][H]
   T* unprojected;  // [N][H]
   T* dropped;      // training with dropout: a layer's input, [rows][D P]
-  T* zeros;        // [N][H], initial states that are NULL
+  T* zeros;        // [N][H], initial states that are NULL; cells of as many states as there are
   // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, in the first, and where a
   // sequence starts anew.
   T *masked[2], *masked_initial, *masked_reset;
@@ -96,11 +97,12 @@ struct BackwardDataWorkspace {
   T* recurrent;   // packed R^T, panels of P; where it is not packed, of its last columns, if they are no whole panel
   T* projection;  // packed Wp^T, panels of H, likewise
   T* dy;          // L > 1: gradient of a layer's output, and then of its input, [rows][D P]
-  T* carry;       // [N][H]
+  T* carry;       // [N][H]; sLSTM: [3][N][H]
+  T *ratio, *reset_ratio;  // sLSTM: c / n of the initial states and of those of sequences that start anew, [N][H]
   // LSTM with zoneout, [N][H], or NULL: as the carry of a GRU, which is h's; and the part of h's gradients that is the
   // cells'.
   T *carried_h, *dh_of_cells;
-  T* zeros;  // [N][H]
+  T* zeros;  // [N][H]; sLSTM: [3][N][H]
   size_t size;
 };
 

@@ -104,6 +104,51 @@ void gru_forward(const ForwardCell<T>& a) {
   });
 }
 
+// SIGMOID: of the forget gate.
+template <class T, bool SIGMOID>
+void slstm_forward(const ForwardCell<T>& a) {
+  constexpr int64_t W = kPanel<T>;
+  constexpr T kTiny = std::numeric_limits<T>::min();
+  const int64_t H = a.hidden, S = a.state_stride;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> zero = {}, one = broadcast(T(1)), tiny = broadcast(kTiny);
+    T* gates = a.gates + j * 4 * H + u;
+    const T* product = a.product + j * W + u;
+    const T* before = a.c_prev + j * H + u;
+    const Vector<T> i = lanes.get(gates) + load(product);
+    const Vector<T> f = lanes.get(gates + H) + load(product + a.product_stride);
+    const Vector<T> z = tanh<T>(lanes.get(gates + 2 * H) + load(product + 2 * a.product_stride));
+    const Vector<T> o = sigmoid<T>(lanes.get(gates + 3 * H) + load(product + 3 * a.product_stride));
+    const Vector<T> n_before = lanes.get(before + S);
+    Vector<T> kept = f + lanes.get(before + 2 * S), slope = one;  // of f, in what is kept
+    if (SIGMOID) {
+      const Vector<T> far = exp_of_negative<T>(f < zero ? f : -f);  // exp(-|f|)
+      kept = (f < zero ? f : zero) - log_of_one_plus<T>(far) + lanes.get(before + 2 * S);
+      slope = (f < zero ? one : far) / (one + far);
+    }
+    const auto is_new = n_before == zero, keeps = kept > i;
+    const Vector<T> m = is_new ? i : keeps ? kept : i;
+    const Vector<T> i_new = exp_of_negative<T>(i - m), difference = kept - m;
+    const Vector<T> f_new = exp_of_negative<T>(difference > zero ? zero : difference);
+    const Vector<T> c = fma(f_new, lanes.get(before), i_new * z), past = f_new * n_before, n = past + i_new;
+    const Vector<T> ratio = c / n;
+    T* after = a.c + j * H + u;
+    lanes.put(after, c);
+    lanes.put(after + S, n);
+    lanes.put(after + 2 * S, m);
+    lanes.put(a.h + j * a.ld_h + u, o * ratio);
+    if (a.keep) {
+      const Vector<T> iota = i_new / n, phi = past / n, signed_slope = maximum(slope, tiny);
+      const Vector<T> smaller = phi < iota ? phi : -maximum(iota, tiny);
+      lanes.put(gates, is_new ? broadcast(T(2)) : smaller);
+      lanes.put(gates + H, is_new ? f_new : keeps ? -signed_slope : signed_slope);
+      lanes.put(gates + 2 * H, z);
+      lanes.put(gates + 3 * H, o);
+      lanes.put(a.ratio + j * H + u, ratio);
+    }
+  });
+}
+
 // The gradient that reaches h: its own and what the next timestep sends.
 template <class T, class L>
 PRNN_INLINE Vector<T> incoming(const BackwardCell<T>& a, L lanes, int64_t j, int64_t u) {
@@ -164,9 +209,39 @@ void gru_backward(const BackwardCell<T>& a) {
 }
 
 template <class T>
+void slstm_backward(const BackwardCell<T>& a) {
+  const int64_t H = a.hidden, S = a.state_stride;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> zero = {}, one = broadcast(T(1));
+    const T* gates = a.gates + j * 4 * H + u;
+    const Vector<T> smaller = lanes.get(gates), slope = lanes.get(gates + H), z = lanes.get(gates + 2 * H),
+                    o = lanes.get(gates + 3 * H);
+    const Vector<T> r = lanes.get(a.c + j * H + u), r_before = lanes.get(a.c_prev + j * H + u);
+    const auto is_new = smaller > one, is_iota = smaller < zero, keeps = slope < zero;
+    const Vector<T> phi = is_new ? zero : is_iota ? one + smaller : smaller;
+    const Vector<T> iota = is_new ? one : is_iota ? -smaller : one - smaller;
+    const Vector<T> dh = incoming<T>(a, lanes, j, u);
+    T* carry = a.carry + j * H + u;
+    const Vector<T> ndc = fma(dh, o, lanes.get(carry)), both = lanes.get(carry + S), dm = lanes.get(carry + 2 * S);
+    const Vector<T> moved = phi * iota * ndc * (r_before - z), past = fma(phi, both, moved);
+    const Vector<T> of_i = keeps ? zero : dm, of_f = dm - of_i;
+    T* dgates = a.dgates + j * 4 * H + u;
+    lanes.put(dgates, fma(iota, both, of_i) - moved);
+    lanes.put(dgates + H, is_new ? zero : (past + of_f) * (keeps ? -slope : slope));
+    lanes.put(dgates + 2 * H, ndc * iota * fma(-z, z, one));
+    lanes.put(dgates + 3 * H, dh * r * (o * (one - o)));
+    lanes.put(carry, (is_new ? slope : phi) * ndc);
+    lanes.put(carry + S, is_new ? slope * (both - ndc * r) : past);
+    lanes.put(carry + 2 * S, of_f);
+  });
+}
+
+template <class T>
 constexpr CellKernels<T> make_cell_kernels() {
-  return {{&rnn_forward<T, true>, &rnn_forward<T, false>, &lstm_forward<T>, &gru_forward<T>},
-          {&rnn_backward<T, true>, &rnn_backward<T, false>, &lstm_backward<T>, &gru_backward<T>}};
+  return {{&rnn_forward<T, true>, &rnn_forward<T, false>, &lstm_forward<T>, &gru_forward<T>, &slstm_forward<T, true>,
+           &slstm_forward<T, false>},
+          {&rnn_backward<T, true>, &rnn_backward<T, false>, &lstm_backward<T>, &gru_backward<T>, &slstm_backward<T>,
+           &slstm_backward<T>}};
 }
 
 inline constexpr CellTables kCellTables = {make_cell_kernels<float>(), make_cell_kernels<double>()};

@@ -32,7 +32,7 @@ class ForwardPass {
         ws_(problem, training_, args.workspace) {}
 
   void run() {
-    std::memset(ws_.zeros, 0, p_.max_batch() * H * sizeof(T));
+    std::memset(ws_.zeros, 0, std::max<int64_t>(p_.cell_states(), 1) * NH * sizeof(T));
     DropoutMask mask;
     const bool drops = training_ && p_.dropout.probability > 0 && p_.layers > 1;
     if (drops) {
@@ -54,13 +54,14 @@ class ForwardPass {
     int64_t layer, index;
     const Step* steps;
     const S *input_weights, *recurrent_weights, *projection_weights;
-    const T *hx, *cx;              // [N][P], [N][H]
+    const T *hx, *cx;              // [N][P], [N][H]; sLSTM: [3][N][H]
     const T *reset_hx, *reset_cx;  // the same
     const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
     T* output;                     // [rows][D P], at this direction's first column
     bool keeps;                    // for the backward passes
     T* gates;                      // [rows][G H] if it does; else of the chunk at hand
-    T* cells;                      // [rows][H], else [N][H]
+    T* cells;                      // [rows][H], else [N][H]; sLSTM: [3][N][H]
+    T* ratios;                     // sLSTM, if it keeps: [rows][H]
     T* unprojected;                // the same
   };
 
@@ -88,7 +89,7 @@ class ForwardPass {
     const auto* cx = static_cast<const T*>(args_.cx);
     const auto *reset_hx = static_cast<const T*>(p_.extras.resetHx),
                *reset_cx = static_cast<const T*>(p_.extras.resetCx);
-    const int64_t states = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.max_batch() * H;
+    const int64_t states = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.cell_states() * NH;
     Direction d;
     d.layer = layer;
     d.index = index;
@@ -97,7 +98,7 @@ class ForwardPass {
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
     d.hx = hx == nullptr ? ws_.zeros : hx + states;
-    d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
+    d.cx = cx == nullptr ? ws_.zeros : cx + cells;
     d.reset_hx = reset_hx == nullptr ? ws_.zeros : reset_hx + states;
     d.reset_cx = reset_cx == nullptr ? ws_.zeros : reset_cx + cells;
     const auto* mask = static_cast<const T*>(p_.masks.recurrent);
@@ -106,10 +107,14 @@ class ForwardPass {
     const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
     d.keeps = training_ && layer >= p_.frozen;
     d.gates = d.keeps ? reserve.gates : ws_.gates;
-    d.cells = d.keeps ? reserve.cells : ws_.cells;
+    d.cells = keeps_rows(d) ? reserve.cells : ws_.cells;
+    d.ratios = reserve.cells;
     d.unprojected = d.keeps ? reserve.unprojected : ws_.unprojected;
     return d;
   }
+
+  // Whether `cells` has a row for every row of the data.
+  bool keeps_rows(const Direction& d) const { return d.keeps && !p_.is_slstm(); }
 
   // For a layer with inputs of this width.
   int threads_for(int64_t width) const {
@@ -127,13 +132,15 @@ class ForwardPass {
     for (int64_t index = 0; index < p_.recurrences(); ++index) {
       const Direction d = make_direction(layer, index, output);
       add_biases(d);
-      if (!d.keeps && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
+      if (!keeps_rows(d)) std::copy_n(d.cx, p_.cell_states() * NH, ws_.cells);
       for (int64_t i = 0; d.mask != nullptr && i < p_.max_batch() * H; ++i) {
         ws_.masked_initial[i] = d.hx[i] * d.mask[i];
         if (p_.extras.reset != nullptr) ws_.masked_reset[i] = d.reset_hx[i] * d.mask[i];
       }
       run_team(threads, [&](const Team& team) { run_direction(team, d, layer_input); });
       copy_last_states(d);
+      if (p_.is_slstm() && d.keeps)
+        std::copy_n(d.cells + NH, NH, reserve_.directions[layer * p_.recurrences() + index].last_n);
       if (layer == p_.layers - 1 && p_.extras.cells != nullptr) copy_cells(d);
     }
   }
@@ -202,7 +209,8 @@ class ForwardPass {
       const Range share = team.share_of(rows);
       for (int64_t row = share.begin; row < share.end; ++row) {
         for (int64_t g = 0; g < G; ++g) {
-          for (int64_t u = 0; u < H; ++u) gates[(row * G + g) * H + u] = input[row * H + u] + ws_.bias[g * H + u];
+          const T* const of_gate = input + row * p_.input + p_.first_input(d.index, g);
+          for (int64_t u = 0; u < H; ++u) gates[(row * G + g) * H + u] = of_gate[u] + ws_.bias[g * H + u];
         }
       }
       return;
@@ -306,10 +314,10 @@ class ForwardPass {
     switch (before) {
       case StateBefore::kPrevious:
         segment = {n, part.size(), d.output + (step.prev_row + n) * ldy, ldy,
-                   d.keeps ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
+                   keeps_rows(d) ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
         break;
       case StateBefore::kInitial:
-        segment = {n, part.size(), d.hx + n * P, P, (d.keeps ? d.cx : d.cells) + n * H};
+        segment = {n, part.size(), d.hx + n * P, P, (keeps_rows(d) ? d.cx : d.cells) + n * H};
         break;
       default: segment = {n, part.size(), d.reset_hx + n * P, P, d.reset_cx + n * H};
     }
@@ -367,6 +375,12 @@ class ForwardPass {
           cell.c_prev = segment.c_prev + begin * H + unit;
           cell.c = d.cells + state * H + unit;
         }
+        if (p_.is_slstm()) {
+          cell.c_prev = segment.c_prev + begin * H + unit;
+          cell.c = d.cells + sequence * H + unit;
+          cell.state_stride = NH;
+          cell.ratio = d.ratios + row * H + unit;
+        }
         if (p_.mode == PRNN_GRU && d.keeps) cell.candidate = d.cells + row * H + unit;
         cell.zoneout = static_cast<T>(p_.masks.zoneoutExpectation);
         cells_.forward[p_.mode](cell);
@@ -409,13 +423,17 @@ class ForwardPass {
   void copy_last_states(const Direction& d) const {
     const int64_t pseudo_layer = d.layer * p_.recurrences() + d.index;
     auto* hy = static_cast<T*>(args_.hy);
-    auto* cy = p_.mode == PRNN_LSTM ? static_cast<T*>(args_.cy) : nullptr;
+    auto* cy = static_cast<T*>(args_.cy);
     if (hy != nullptr) hy += pseudo_layer * p_.max_batch() * P;
-    if (cy != nullptr) cy += pseudo_layer * p_.max_batch() * H;
+    if (cy != nullptr) cy += pseudo_layer * p_.cell_states() * NH;
+    if (cy != nullptr && !keeps_rows(d)) {  // sequences that are over keep their states
+      std::copy_n(d.cells, p_.cell_states() * NH, cy);
+      cy = nullptr;
+    }
     for (const Step& step : steps_[p_.direction_of(d.index)]) {
       for (int64_t n = step.kept; n < step.batch; ++n) {
         if (hy != nullptr) std::copy_n(d.output + (step.row + n) * ldy, P, hy + n * P);
-        if (cy != nullptr) std::copy_n(d.cells + (d.keeps ? step.row + n : n) * H, H, cy + n * H);
+        if (cy != nullptr) std::copy_n(d.cells + (step.row + n) * H, H, cy + n * H);
       }
     }
   }
@@ -438,6 +456,7 @@ class ForwardPass {
   const GemmKernels<S>& kernels_ = gemm_kernels<S>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
+  const int64_t NH = p_.max_batch() * H;
   char* const scratch_ = gemm_scratch<S>(threads_for(widest_input(p_)));
 };
 

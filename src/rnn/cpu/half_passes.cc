@@ -1,6 +1,7 @@
 #include "rnn/cpu/half_passes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/cpu/gemm/gemm.h"
@@ -17,7 +18,7 @@ struct Counts {
       : x(p.rows * p.input),
         y(p.rows * p.recurrences() * p.state()),
         h(p.layers * p.recurrences() * p.max_batch() * p.state()),
-        c(p.layers * p.recurrences() * p.max_batch() * p.hidden),
+        c(p.layers * p.recurrences() * p.cell_states() * p.max_batch() * p.hidden),
         cells(p.rows * p.recurrences() * p.hidden) {}
   int64_t x, y, h, c, cells;
 };
@@ -95,6 +96,23 @@ class HalfCall {
     }
   }
 
+  // Rounds m of an sLSTM's states, whose c e^m and n e^m stay as they were; but for m that are rounded by more than 1.
+  void round_exponents(float* states) const {
+    const int64_t count = problem.max_batch() * problem.hidden;
+    for (float* c = states; c < states + counts.c; c += 3 * count) {
+      for (int64_t i = 0; i < count; ++i) {
+        float& m = c[2 * count + i];
+        S half;
+        kernels_.narrow(&m, 1, &half);
+        const float before = m;
+        kernels_.widen(&half, 1, &m);
+        const float factor = std::exp(std::clamp(before - m, -1.0f, 1.0f));
+        c[i] *= factor;
+        c[count + i] *= factor;
+      }
+    }
+  }
+
   RnnProblem problem;
   const Counts counts;
   const Copies copies;
@@ -145,6 +163,7 @@ void half_rnn_forward(const RnnProblem& problem, const RnnForwardArgs& args) {
   inner.reserve = training ? call.kept.pass : nullptr;
   call.problem.extras.cells = call.write(problem.extras.cells, call.counts.cells, call.copies.cells);
   cpu_rnn_forward<S>(call.problem, inner);
+  if (problem.is_slstm() && args.cy != nullptr) call.round_exponents(static_cast<float*>(inner.cy));
   call.finish();
 }
 

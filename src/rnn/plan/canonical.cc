@@ -71,11 +71,13 @@ RnnProblem canonical(const RnnProblem& problem) {
 // With all members by name: one that is added to the struct does not compile here.
 bool operator==(const RnnProblem& a, const RnnProblem& b) {
   const auto fields = [](const RnnProblem& p) {
-    const auto& [mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input, tf32,
-                 forward_plan, backward_plan, dropout, training, extras, masks, aligned, gives_dx, batch, rows] = p;
-    return std::tuple_cat(std::tie(mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input,
-                                   tf32, dropout.probability, dropout.states, training, aligned, gives_dx, rows, batch),
-                          fields_of(forward_plan), fields_of(backward_plan), fields_of(extras), fields_of(masks));
+    const auto& [mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input, gates_input,
+                 tf32, forward_plan, backward_plan, dropout, training, extras, masks, aligned, gives_dx, batch, rows] =
+        p;
+    return std::tuple_cat(
+        std::tie(mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input, gates_input,
+                 tf32, dropout.probability, dropout.states, training, aligned, gives_dx, rows, batch),
+        fields_of(forward_plan), fields_of(backward_plan), fields_of(extras), fields_of(masks));
   };
   return fields(a) == fields(b);
 }

@@ -18,6 +18,8 @@ const char* mode_name(prnnRNNMode_t mode) {
   switch (mode) {
     case PRNN_LSTM: return "LSTM";
     case PRNN_GRU: return "GRU";
+    case PRNN_SLSTM:
+    case PRNN_SLSTM_EXP: return "sLSTM";
     default: return "RNN";
   }
 }

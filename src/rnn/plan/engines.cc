@@ -26,6 +26,7 @@ constexpr uint32_t kGivenPerStep = Needs::kReset | Needs::kResetStates | Needs::
 
 constexpr Reason kNotTogether[] = {
     {Needs::kTwoDirections, "layers of two directions run one after the other"},
+    {Needs::kSlstm, "layers of an sLSTM run one after the other"},
     {Needs::kHeads, "layers with heads run one after the other"},
     {Needs::kChosenSplit, "the plan of prnnSetRNNPlan is one of single layers"},
     {kGivenPerStep | Needs::kMasks | Needs::kZoneout,
@@ -35,6 +36,7 @@ constexpr Reason kNotTogether[] = {
 };
 
 constexpr Reason kNotInCudnn[] = {
+    {Needs::kSlstm, "cuDNN has no sLSTM"},
     {Needs::kHeads, "cuDNN has no heads (prnnSetRNNHeads)"},
     {Needs::kMasks | Needs::kZoneout, "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"},
     {kGivenPerStep, "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"},

@@ -32,7 +32,7 @@ struct EngineRow {
 // and masks: their launch functions choose. mma and mma-large have rows of their own for that, which take registers.
 constexpr EngineRow kEngines[] = {
     {Engine::kMma, "mma", kServedAround | kBackwardAlone, kServedAround, false},
-    {Engine::kMmaExtras, "mma", Needs::kAll, Needs::kAll, true},
+    {Engine::kMmaExtras, "mma", Needs::kAll & ~Needs::kSlstm, Needs::kAll & ~Needs::kSlstm, true},
     {Engine::kMmaLarge, "mma-large", kServedAround | kBackwardAlone, kServedAround, false},
     {Engine::kMmaLargeExtras, "mma-large", Needs::kAll, Needs::kAll, true},
     {Engine::kWgmma, "wgmma", kServedAround | kBackwardAlone, kServedAround, false},

@@ -32,9 +32,9 @@ enum class Engine : int8_t {
 
 enum class Pass : int8_t { kForward, kBackward };
 
-// Sets of cells and of types. kRnn: both activations.
+// Sets of cells and of types. kRnn: both activations; kSlstm: both forget gates. kGated, kAll: without kSlstm.
 struct Cells {
-  enum : uint8_t { kRnn = 1, kGru = 2, kLstm = 4, kGated = kGru | kLstm, kAll = kRnn | kGated };
+  enum : uint8_t { kRnn = 1, kGru = 2, kLstm = 4, kSlstm = 8, kGated = kGru | kLstm, kAll = kRnn | kGated };
 };
 struct Types {
   enum : uint8_t { kFloat = 1, kTf32 = 2, kHalf = 4, kBfloat16 = 8, k32Bit = 3, k16Bit = 12, kTensor = 14, kAll = 15 };
@@ -89,6 +89,8 @@ constexpr Kernel kKernels[] = {
     {Engine::kMmaLarge, Pass::kBackward, Cells::kAll, Types::kAll, Feature::kNone, {}},
     {Engine::kMmaLargeExtras, Pass::kForward, Cells::kAll, Types::kAll, Feature::kNone, {}},
     {Engine::kMmaLargeExtras, Pass::kBackward, Cells::kAll, Types::kAll, Feature::kNone, {}},
+    {Engine::kMmaLargeExtras, Pass::kForward, Cells::kSlstm, Types::kAll, Feature::kNone, {}},
+    {Engine::kMmaLargeExtras, Pass::kBackward, Cells::kSlstm, Types::kAll, Feature::kNone, {}},
 
     {Engine::kWgmma, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {8}},
     {Engine::kWgmma, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {16}},
@@ -130,6 +132,16 @@ constexpr Kernel kKernels[] = {
     {Engine::kCluster, Pass::kBackward, Cells::kRnn, Types::k16Bit, Feature::kClusters, {16, 8}},
     {Engine::kCluster, Pass::kBackward, Cells::kGated, Types::kTf32, Feature::kClusters, {8, 8}},
     {Engine::kCluster, Pass::kBackward, Cells::kGated, Types::kTf32, Feature::kClusters, {16, 8}},
+    {Engine::kCluster, Pass::kForward, Cells::kSlstm, Types::k16Bit, Feature::kClusters, {4, 8}},
+    {Engine::kCluster, Pass::kForward, Cells::kSlstm, Types::k16Bit, Feature::kClusters, {8, 8}},
+    {Engine::kCluster, Pass::kForward, Cells::kSlstm, Types::k16Bit, Feature::kClusters, {16, 16}},
+    {Engine::kCluster, Pass::kForward, Cells::kSlstm, Types::kTf32, Feature::kClusters, {8, 8}},
+    {Engine::kCluster, Pass::kForward, Cells::kSlstm, Types::kTf32, Feature::kClusters, {16, 8}},
+    {Engine::kCluster, Pass::kBackward, Cells::kSlstm, Types::k16Bit, Feature::kClusters, {4, 8}},
+    {Engine::kCluster, Pass::kBackward, Cells::kSlstm, Types::k16Bit, Feature::kClusters, {8, 8}},
+    {Engine::kCluster, Pass::kBackward, Cells::kSlstm, Types::k16Bit, Feature::kClusters, {16, 16}},
+    {Engine::kCluster, Pass::kBackward, Cells::kSlstm, Types::kTf32, Feature::kClusters, {8, 8}},
+    {Engine::kCluster, Pass::kBackward, Cells::kSlstm, Types::kTf32, Feature::kClusters, {16, 8}},
 
     {Engine::kProjected, Pass::kForward, Cells::kLstm, Types::k32Bit, Feature::kNone, {2}},
     {Engine::kProjected, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {3}},
@@ -164,6 +176,12 @@ constexpr Kernel kKernels[] = {
     {Engine::kSimt, Pass::kBackward, Cells::kGated, Types::kFloat, Feature::kNone, {8, 8, 1, 1}},
     {Engine::kSimt, Pass::kBackward, Cells::kLstm, Types::kFloat, Feature::kNone, {16, 21, 1, 1}},
     {Engine::kSimt, Pass::kBackward, Cells::kGru, Types::kFloat, Feature::kNone, {16, 21, 1, 1}},
+    {Engine::kSimt, Pass::kForward, Cells::kSlstm, Types::kFloat, Feature::kClusters, {16, 4, 1, 16}},
+    {Engine::kSimt, Pass::kForward, Cells::kSlstm, Types::kFloat, Feature::kNone, {8, 4, 1, 1}},
+    {Engine::kSimt, Pass::kForward, Cells::kSlstm, Types::kFloat, Feature::kNone, {8, 8, 1, 1}},
+    {Engine::kSimt, Pass::kBackward, Cells::kSlstm, Types::kFloat, Feature::kClusters, {16, 4, 1, 16}},
+    {Engine::kSimt, Pass::kBackward, Cells::kSlstm, Types::kFloat, Feature::kNone, {8, 4, 1, 1}},
+    {Engine::kSimt, Pass::kBackward, Cells::kSlstm, Types::kFloat, Feature::kNone, {8, 8, 1, 1}},
 
     {Engine::kWavefrontMma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kNone, {1, 1, 1}},
     {Engine::kWavefrontMma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kNone, {1, 1, 2}},
@@ -215,8 +233,10 @@ struct KernelId {
   constexpr int shape(int index) const { return kKernels[row].shape[index]; }
 };
 
-constexpr int cell_number(prnnRNNMode_t mode) { return mode == PRNN_LSTM ? 2 : mode == PRNN_GRU ? 1 : 0; }
-constexpr int kCellCount = 3;
+constexpr int cell_number(prnnRNNMode_t mode) {
+  return mode == PRNN_SLSTM || mode == PRNN_SLSTM_EXP ? 3 : mode == PRNN_LSTM ? 2 : mode == PRNN_GRU ? 1 : 0;
+}
+constexpr int kCellCount = 4;
 constexpr int type_number(prnnDataType_t type, bool tf32) {
   switch (type) {
     case PRNN_DATA_FLOAT: return tf32 ? 1 : 0;

@@ -138,7 +138,8 @@ bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass p
     const int64_t sums = int64_t{4} * kResidentWarps * rows * kLargeSumColumns;
     // Static: what a tile carries from step to step; biases of what a lane finishes or their sums; inputs that wait.
     const int64_t rounds = large_rounds(problem.mode, is_float32);
-    const int64_t carried = kResidentWarps * units * (carries_h(problem, kernel) ? 2 : 1);
+    const int64_t states = problem.is_slstm() ? 3 : carries_h(problem, kernel) ? 2 : 1;
+    const int64_t carried = kResidentWarps * units * states;
     const int64_t own = int64_t{4} * (carried + (backward ? kResidentWarps : 1) * rounds * 32) +
                         (is_float32 ? 0 : int64_t{backward ? 4 : 2} * kResidentThreads * rounds) + 64;
     best->shared_bytes = weights + sums;

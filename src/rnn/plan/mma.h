@@ -25,7 +25,9 @@ constexpr int wave_tiles(int row_tiles, int rounds) {
 // registers. Each cell has one such number, that of the largest layer on 128 blocks.
 constexpr int large_units(prnnRNNMode_t mode, bool is_float32) {
   switch (mode) {
-    case PRNN_LSTM: return is_float32 ? 13 : 19;
+    case PRNN_LSTM:
+    case PRNN_SLSTM:
+    case PRNN_SLSTM_EXP: return is_float32 ? 13 : 19;
     case PRNN_GRU: return is_float32 ? 15 : 22;
     default: return is_float32 ? 26 : 38;
   }
@@ -33,7 +35,7 @@ constexpr int large_units(prnnRNNMode_t mode, bool is_float32) {
 
 // Units that a lane of a large-layer kernel finishes: the gates of a unit lie in 4 lanes.
 constexpr int large_rounds(prnnRNNMode_t mode, bool is_float32) {
-  const bool gated = mode == PRNN_LSTM || mode == PRNN_GRU;
+  const bool gated = mode != PRNN_RNN_RELU && mode != PRNN_RNN_TANH;
   return gated ? (large_units(mode, is_float32) + 7) / 8 : (large_units(mode, is_float32) + 31) / 32;
 }
 

@@ -23,7 +23,8 @@ uint32_t RnnProblem::needs() const {
   add(frozen > 0, Needs::kFrozenLayers);
   // With a projection the kernels of several layers read copies in the workspace.
   add(!aligned && projection == 0, Needs::kUnaligned);
-  add(skip_input, Needs::kSkipInput);
+  add(skip_input || gates_input, Needs::kSkipInput);
+  add(is_slstm(), Needs::kSlstm);
   add(forward_plan.engine != PRNN_ENGINE_BEST || backward_plan.engine != PRNN_ENGINE_BEST, Needs::kChosenSplit);
   return bits;
 }

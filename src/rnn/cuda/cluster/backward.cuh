@@ -108,7 +108,8 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
   const int unit = first_unit + own_unit, n = replica_column + column;
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
   const bool exists = unit < hidden && column < replica_columns;
-  float carried = 0, carried_h = 0;  // the gradient that goes past the matrix; an LSTM's of c, and of h
+  Carried<MODE> carried{};  // the gradient that goes past the matrix; an LSTM's of c
+  float carried_h = 0;      // and of h
   const float mask = load_mask<T, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
 
   // What the forward pass saved. Loads without branches, which would wait for them before the next step.
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       before = load_element(state_before<T, MODE>(dir, hidden, params.y_row, static_cast<int>(u), has_before,
                                                   has_before ? step_before.row + n : row,
                                                   wanted ? int64_t{n} * hidden + u : 0));
-      if (MODE == PRNN_LSTM) state = load_element(static_cast<const T*>(dir.cells) + at);
+      if (Cell<MODE>::kHasCellState) state = load_element(static_cast<const T*>(dir.cells) + at);
       if (EXTRAS && MODE == PRNN_LSTM && dir.dcells != nullptr)
         dcell = load_element(static_cast<const T*>(dir.dcells) + y_at);
     }
@@ -182,9 +183,9 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
 
     // All that does not need dh.
     float added = element_value<T>(dy);
-    const float added_to_cell = EXTRAS && MODE == PRNN_LSTM ? element_value<T>(dcell) : 0;
+    [[maybe_unused]] const float added_to_cell = EXTRAS && MODE == PRNN_LSTM ? element_value<T>(dcell) : 0;
     const float own_state = element_value<T>(state);
-    [[maybe_unused]] UnitDerivatives derivatives;
+    [[maybe_unused]] typename Cell<MODE>::Derivatives derivatives;
     [[maybe_unused]] float saved_o = 0;
     if constexpr (kGated) {
       const bool has_initial = initial_states<T, MODE>(dir) != nullptr;
@@ -193,15 +194,17 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
         const T* const states = reset_states<T, MODE>(dir);
         if (states != nullptr) own_before = Element<T>::to_float(states[int64_t{n} * hidden + unit]);
       }
+      if constexpr (MODE == PRNN_SLSTM) {
+        if (exists && (starts_anew || n >= next.batch)) {
+          own_before = ratio_of(initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit, true, starts_anew));
+        }
+      }
       float saved[4];
       gates_of<T>(gates, saved);
       derivatives = Cell<MODE>::template derivatives<kDigits>(saved, own_state, own_before);
       if constexpr (EXTRAS && MODE == PRNN_GRU) derivatives = zoned_out(derivatives, params.masks.zoneout);
       saved_o = saved[3];
-#pragma unroll
-      for (int g = 0; g < 4; ++g) pin_in_register(derivatives.gate[g]);
-      pin_in_register(derivatives.state);
-      pin_in_register(derivatives.carry);
+      pin_derivatives(derivatives);
     }
     pin_in_register(added);
 
@@ -223,14 +226,14 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       const int64_t at = int64_t{n} * hidden + unit;
       if (after_reset) take_reset_gradients<T, MODE>(dir, at, was_active && exists, dh, carried, kWholeUnit);
       if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer
-        const FinalGradients last = load_final_gradients<T, MODE>(dir, at, exists);
+        const FinalGradientsOf<Carried<MODE>> last = load_final_gradients<T, MODE>(dir, at, exists);
         dh = last.dh;
         carried = last.dc;
       }
       if (ends) store_initial_gradients<T, MODE>(dir, at, dh, carried, kWholeUnit);
       dh += added;
       if constexpr (kCarriesH<MODE, EXTRAS>) split_gradient(params.masks, saved_o, dh, carried_h);
-      if (EXTRAS && MODE == PRNN_LSTM) carried += added_to_cell;
+      if constexpr (EXTRAS && MODE == PRNN_LSTM) carried += added_to_cell;
       if constexpr (kGated) {
         unit_gradients<MODE>(derivatives, dh, carried, da);
       } else {

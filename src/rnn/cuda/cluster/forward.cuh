@@ -140,7 +140,8 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
     }
   };
 
-  float carried = 0, carried_h = 0;  // c (LSTM), h before rounding (GRU); and h (LSTM)
+  Carried<MODE> carried{};  // c (LSTM; sLSTM: c, n and m), h before rounding (GRU)
+  float carried_h = 0;      // h (LSTM)
   const auto begin = [&](bool starts_anew) {
     return carried_h = begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists, starts_anew, carried);
   };
@@ -229,7 +230,7 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
       load_shared(sums_in + (kStage * Layout::kShares + i) * (Layout::kShareFloats * 4), value[i]);
     }
     add_all(value);
-    UnitForward done;
+    UnitForwardOf<Carried<MODE>> done;
     if constexpr (kGated) {
       float recurrent[kGates];
 #pragma unroll
@@ -237,10 +238,12 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
         recurrent[g] = g == 0 ? value[0].x : g == 1 ? value[0].y : g == 2 ? value[0].z : value[0].w;
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
-      done = forward_unit<MODE, kDigits>(recurrent, fed, carried);
+      done = forward_unit<MODE, kDigits>(recurrent, fed, carried, cell_kind<MODE>(sizes));
       const bool h_stays = kCarriesH<MODE, EXTRAS> && stays(params.masks, fed[kGates - 1]);
       if (h_stays) done.saved[3] = kStayed;
-      zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, h_stays, done);
+      if constexpr (kZonesOut<MODE, EXTRAS>) {
+        zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, h_stays, done);
+      }
       carried = done.carried;
       carried_h = done.h;
     } else {

@@ -11,7 +11,9 @@
 
 namespace prnn {
 
-constexpr int gate_count(prnnRNNMode_t mode) { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
+constexpr int gate_count(prnnRNNMode_t mode) {
+  return mode == PRNN_LSTM || mode == PRNN_SLSTM ? 4 : mode == PRNN_GRU ? 3 : 1;
+}
 
 // 1 / (1 + 2^x). The hardware's exp2 and reciprocal are good to 2 units in the last place of float32; what they flush
 // to zero vanishes in the sum.
@@ -54,6 +56,29 @@ __device__ __forceinline__ float tangent_of_reciprocal(float x, float reciprocal
 template <Digits DIGITS>
 __device__ __forceinline__ float hyperbolic_tangent(float x) {
   return tangent_of_reciprocal<DIGITS>(x, reciprocal_of_one_plus_exp2(2.0f * kLog2E * x));
+}
+
+// e^x, 0 where it is no normal number.
+__device__ __forceinline__ float exponential(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(power) : "f"(kLog2E * x));
+  return power;
+}
+
+// log(sigmoid(x)) = min(x, 0) - log(1 + e^-|x|).
+template <Digits DIGITS>
+__device__ __forceinline__ float log_sigmoid(float x) {
+  const float power = exponential(-fabsf(x)), least = x > 0 ? 0 : x;  // NaN stays NaN
+  if constexpr (DIGITS == Digits::kFloat) return least - log1pf(power);
+  float logarithm;
+  asm("lg2.approx.ftz.f32 %0,%1;" : "=f"(logarithm) : "f"(1.0f + power));
+  return least - 0.693147181f * logarithm;
+}
+
+// 1 - e^x for x <= 0.
+__device__ __forceinline__ float one_minus_exponential(float x) {
+  const float near = -x * (1 + x * (1.0f / 2 + x * (1.0f / 6 + x * (1.0f / 24))));  // off by 1e-7 of it at most
+  return x > -0.0625f ? near : 1 - exponential(x);
 }
 
 // The logistic function, or tanh where `is_tanh`, without diverging: sigma(x) = (1 + tanh(x / 2)) / 2.

@@ -18,27 +18,30 @@ __device__ __forceinline__ float sum_over_subs(float value) {
 // The lane's gate value from its row's product, its input product and its bias. HAS_INPUT_PRODUCT: lane 3 of a GRU has
 // a product of its own, W x of the candidate; else its `product` is ignored.
 template <prnnRNNMode_t MODE, Digits DIGITS, bool HAS_INPUT_PRODUCT = false>
-__device__ __forceinline__ float lane_gate(float product, float input, float bias, int sub, int relu) {
+__device__ __forceinline__ float lane_gate(float product, float input, float bias, int sub, int kind) {
   if constexpr (MODE == PRNN_GRU) {
     product = !HAS_INPUT_PRODUCT && sub == 3 ? 0 : product;
     input = sub == 2 ? 0 : input;
   }
-  return Cell<MODE>::template activate<DIGITS>(product + input + bias, sub, relu);
+  return Cell<MODE>::template activate<DIGITS>(product + input + bias, sub, kind);
 }
 
 // What a lane has after a timestep. `saved`: of its unit's gates for the backward pass.
-struct LaneForward {
+template <class CARRIED>
+struct LaneForwardOf {
   float h;
-  float carried;
+  CARRIED carried;
   float saved;
 };
+using LaneForward = LaneForwardOf<float>;
 
 template <prnnRNNMode_t MODE, Digits DIGITS>
-__device__ __forceinline__ LaneForward lanes_forward(float own, float carried, int sub) {
+__device__ __forceinline__ LaneForwardOf<Carried<MODE>> lanes_forward(float own, const Carried<MODE>& carried, int sub,
+                                                                      int kind = 0) {
   float gate[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) gate[g] = __shfl_sync(kWholeWarp, own, g, 4);
-  const UnitForward unit = Cell<MODE>::template forward<DIGITS>(gate, carried);
+  const UnitForwardOf<Carried<MODE>> unit = Cell<MODE>::template forward<DIGITS>(gate, carried, kind);
   float saved = own;
 #pragma unroll
   for (int g = Cell<MODE>::kSavedAsActivated; g < 4; ++g) saved = sub == g ? unit.saved[g] : saved;
@@ -60,18 +63,21 @@ __device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before
 // Stores y and what the backward pass needs, at element `at` of [rows, H].
 template <class T, prnnRNNMode_t MODE>
 __device__ __forceinline__ void store_lane_outputs(const ForwardDirection& dir, int64_t y_at, int64_t at,
-                                                   const LaneForward& lane, int sub) {
+                                                   const LaneForwardOf<Carried<MODE>>& lane, int sub) {
   if (sub == 0) store_float<T>(dir.y, y_at, lane.h);
   if (gate_count(MODE) > 1 && dir.gates != nullptr) {
     store_float<T>(dir.gates, at * 4 + sub, lane.saved);
-    if (Cell<MODE>::kHasCellState && sub == 1) store_float<T>(dir.cells, at, lane.carried);
+    if constexpr (Cell<MODE>::kHasCellState) {
+      if (sub == 1) store_float<T>(dir.cells, at, Cell<MODE>::in_cells(lane.carried));
+    }
   }
 }
 
 // ---- backward ----
 
 // What a lane has of what the forward pass saved. With gates: gate value `sub`, and one of dy (lane 0), c (LSTM, lane
-// 1), c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane), and dcells (LSTM, lane 3). Without: h, and dy.
+// 1), c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane), and dcells (LSTM, lane 3). Without: h, and dy. An
+// sLSTM has c / n in place of c.
 template <class T>
 struct LaneSaved {
   T own, other;
@@ -99,7 +105,11 @@ __device__ __forceinline__ LaneSaved<T> load_lane_saved(const BackwardDirection&
     const T* const other = sub == kBeforeLane<MODE>    ? before
                            : kHasCellState && sub == 1 ? static_cast<const T*>(dir.cells) + at
                                                        : gradient;
-    return {__ldcs(static_cast<const T*>(dir.gates) + at * 4 + sub), *other};
+    LaneSaved<T> saved = {__ldcs(static_cast<const T*>(dir.gates) + at * 4 + sub), *other};
+    if constexpr (MODE == PRNN_SLSTM) {  // at the sequence's end, and beyond it
+      if (!has_before && sub == kBeforeLane<MODE>) saved.other = initial_ratio<T>(dir, initial_at, false);
+    }
+    return saved;
   }
 }
 
@@ -109,7 +119,12 @@ template <class T, prnnRNNMode_t MODE>
 __device__ __forceinline__ void load_reset_state(const BackwardDirection& dir, int64_t at, bool exists, int sub,
                                                  LaneSaved<T>& lane) {
   const T* const states = reset_states<T, MODE>(dir);
-  if (gate_count(MODE) > 1 && exists && sub == kBeforeLane<MODE> && states != nullptr) lane.other = states[at];
+  if (gate_count(MODE) == 1 || !exists || sub != kBeforeLane<MODE> || states == nullptr) return;
+  if constexpr (MODE == PRNN_SLSTM) {
+    lane.other = initial_ratio<T>(dir, at, true);
+  } else {
+    lane.other = states[at];
+  }
 }
 
 // Whether a timestep has a state before that is not zero.
@@ -121,11 +136,18 @@ __device__ __forceinline__ bool has_state_before(const BackwardDirection& dir, b
 
 // The gradient of the lane's gate sum from that of h; `carried` as for unit_gradients().
 template <prnnRNNMode_t MODE>
-__device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float dh, float& carried, int sub) {
-  const float gate = sub == 0 ? d.gate[0] : sub == 1 ? d.gate[1] : sub == 2 ? d.gate[2] : d.gate[3];
-  const float through = Cell<MODE>::kHasCellState ? carried + dh * d.state : carried + dh;
-  carried = through * d.carry;
-  return (Cell<MODE>::kHasCellState && sub == 3 ? dh : through) * gate;
+__device__ __forceinline__ float lane_gradient(const typename Cell<MODE>::Derivatives& d, float dh,
+                                               Carried<MODE>& carried, int sub) {
+  if constexpr (MODE == PRNN_SLSTM) {
+    float out[4];
+    unit_gradients<MODE>(d, dh, carried, out);
+    return sub == 0 ? out[0] : sub == 1 ? out[1] : sub == 2 ? out[2] : out[3];
+  } else {
+    const float gate = sub == 0 ? d.gate[0] : sub == 1 ? d.gate[1] : sub == 2 ? d.gate[2] : d.gate[3];
+    const float through = Cell<MODE>::kHasCellState ? carried + dh * d.state : carried + dh;
+    carried = through * d.carry;
+    return (Cell<MODE>::kHasCellState && sub == 3 ? dh : through) * gate;
+  }
 }
 
 // What the unit's lanes loaded, of the gated cells: its gate values, and c (LSTM) and the state before.
@@ -153,8 +175,8 @@ __device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float ot
 // zero; `has_dcells`: lane 3 has some. EXTRAS: with `masks`, and of an LSTM `past`, the gradient of the h before that
 // does not go through the matrix.
 template <prnnRNNMode_t MODE, Digits DIGITS, bool EXTRAS = false>
-__device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
-                                                int sub, int relu, bool has_dcells = false,
+__device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh,
+                                                Carried<MODE>& carried, int sub, int relu, bool has_dcells = false,
                                                 const StateMasks* masks = nullptr, float* past = nullptr) {
   if constexpr (gate_count(MODE) == 1) {
     return Cell<MODE>::gradient(own, dh + other, relu);
@@ -162,11 +184,14 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
     float saved[4], state, before;
     gather_saved<MODE>(own, other, saved, state, before);
     dh += __shfl_sync(kWholeWarp, other, 0, 4);
-    if (Cell<MODE>::kHasCellState && has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
-    UnitDerivatives derivatives = Cell<MODE>::template derivatives<DIGITS>(saved, state, has_before ? before : 0);
+    if constexpr (MODE == PRNN_LSTM) {
+      if (has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
+    }
+    typename Cell<MODE>::Derivatives derivatives =
+        Cell<MODE>::template derivatives<DIGITS>(saved, state, has_before ? before : 0);
     if constexpr (kCarriesH<MODE, EXTRAS>) {
       split_gradient(*masks, saved[3], dh, *past);
-    } else if constexpr (EXTRAS) {
+    } else if constexpr (kZonesOut<MODE, EXTRAS>) {
       derivatives = zoned_out(derivatives, masks->zoneout);
     }
     return lane_gradient<MODE>(derivatives, dh, carried, sub);

@@ -28,8 +28,9 @@ struct ResidentSizes {
   int blocks, replicas;  // of ResidentShape
   int directions;        // in this launch: heads and directions of a layer
   int poll_delay_cycles;
-  int relu;        // RNN: 1 relu, 0 tanh
-  int* timed_out;  // host memory: becomes 1 when a block's wait exceeds SpinTimeout
+  int relu;         // RNN: 1 relu, 0 tanh
+  int exponential;  // sLSTM: 1 an exponential forget gate, 0 a sigmoid one
+  int* timed_out;   // host memory: becomes 1 when a block's wait exceeds SpinTimeout
 
   // Columns of a tile, and columns that all tiles of a timestep have room for; see ForwardDirection::exchange.
   constexpr int tile_columns() const { return columns_per_replica < kTileColumns ? columns_per_replica : kTileColumns; }
@@ -52,8 +53,11 @@ struct ForwardDirection {
   void* y;              // row r unit u at r * y_row + u; NULL (wgmma kernels): `exchange` is y
   void* hy;             // [N, H] or NULL
   void* cy;
-  void* gates;           // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
-  void* cells;           // [rows, H] or NULL: c
+  void* gates;           // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, sLSTM as Cell says, for the
+                         // backward pass
+  void* cells;           // [rows, H] or NULL: c; sLSTM: c / n
+  void* last;            // sLSTM: [2, N, H] or NULL: n and c / n after each sequence's last timestep
+  int64_t cell_stride;   // sLSTM: elements from c to n and m in cx, cy and reset_cx
   const uint8_t* reset;  // [rows] or NULL: prnnRNNExtras_t::reset
   const void* reset_hx;  // [N, H] or NULL: the states that a sequence goes on from where it starts anew
   const void* reset_cx;
@@ -119,9 +123,11 @@ struct BackwardDirection {
   float* dreset_cx;
   const void* gates;  // as the forward kernel left them
   const void* cells;
-  void* dgates;      // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
-  void* dcandidate;  // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n
-  void* dhx;         // [N, H] or NULL
+  const void* last;
+  int64_t cell_stride;  // sLSTM: as ForwardDirection's, of dcy, dcx and dreset_cx, too
+  void* dgates;         // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
+  void* dcandidate;     // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n
+  void* dhx;            // [N, H] or NULL
   void* dcx;
   float* bias_sums;  // [replicas, B, H], B = 4 (LSTM; GRU: r z n of bW, n of bR) or 1 (RNN)
   int reverse;

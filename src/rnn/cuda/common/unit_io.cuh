@@ -27,7 +27,7 @@ __device__ __forceinline__ float load_bias(const Direction& dir, int hidden, int
   return MODE == PRNN_GRU && gate == 3 ? input : MODE == PRNN_GRU && gate == 2 ? recurrent : input + recurrent;
 }
 
-// The initial states of what is carried, [N, H]: c (LSTM) or h. NULL: zeros.
+// The initial states of what is carried, [N, H]: c (LSTM; an sLSTM's first of three) or h. NULL: zeros.
 template <class T, prnnRNNMode_t MODE, class Direction>
 __device__ __forceinline__ const T* initial_states(const Direction& dir) {
   return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.cx : dir.hx);
@@ -48,9 +48,28 @@ __device__ __forceinline__ float initial_carried(const Direction& dir, int64_t i
 
 // The same, or where it starts anew.
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted, bool starts_anew) {
+__device__ __forceinline__ Carried<MODE> initial_carried(const Direction& dir, int64_t index, bool wanted,
+                                                         bool starts_anew) {
   const T* const initial = starts_anew ? reset_states<T, MODE>(dir) : initial_states<T, MODE>(dir);
-  return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
+  if constexpr (MODE == PRNN_SLSTM) {
+    SlstmCarried states{};
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (initial != nullptr && wanted) states.of[i] = Element<T>::to_float(initial[index + i * dir.cell_stride]);
+    }
+    return states;
+  } else {
+    return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
+  }
+}
+
+// An sLSTM's c / n of such states, 0 where n is.
+__device__ __forceinline__ float ratio_of(const SlstmCarried& states) {
+  return states.of[1] == 0 ? 0 : states.of[0] / states.of[1];
+}
+template <class T, class Direction>
+__device__ __forceinline__ T initial_ratio(const Direction& dir, int64_t index, bool starts_anew) {
+  return Element<T>::from_float(ratio_of(initial_carried<T, PRNN_SLSTM>(dir, index, true, starts_anew)));
 }
 
 // h before a sequence's first timestep, or where it starts anew, at `index` of [N, H]; 0 unless wanted.
@@ -63,16 +82,20 @@ __device__ __forceinline__ float initial_h(const ForwardDirection& dir, int64_t 
 // Both.
 template <class T, prnnRNNMode_t MODE>
 __device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int64_t index, bool wanted,
-                                                bool starts_anew, float& carried) {
+                                                bool starts_anew, Carried<MODE>& carried) {
   const float h = initial_h<T>(dir, index, wanted, starts_anew);
-  carried = MODE == PRNN_LSTM ? initial_carried<T, MODE>(dir, index, wanted, starts_anew) : h;
+  if constexpr (Cell<MODE>::kHasCellState) {
+    carried = initial_carried<T, MODE>(dir, index, wanted, starts_anew);
+  } else {
+    carried = h;
+  }
   return h;
 }
 
 // Whether a kernel looks at the zoneout of StateMasks, and whether it carries h, or its gradient, for that beside what
 // the cell carries.
 template <prnnRNNMode_t MODE, bool EXTRAS>
-constexpr bool kZonesOut = EXTRAS && MODE != PRNN_RNN_TANH;
+constexpr bool kZonesOut = EXTRAS && MODE != PRNN_RNN_TANH && MODE != PRNN_SLSTM;
 template <prnnRNNMode_t MODE, bool EXTRAS>
 constexpr bool kCarriesH = EXTRAS && MODE == PRNN_LSTM;
 
@@ -117,8 +140,9 @@ __device__ __forceinline__ void split_gradient(const StateMasks& masks, float sa
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
 // its side of a GRU's candidate; else either has them.
 template <prnnRNNMode_t MODE, Digits DIGITS, int GATES>
-__device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GATES], const float (&input)[GATES],
-                                                    float carried) {
+__device__ __forceinline__ UnitForwardOf<Carried<MODE>> forward_unit(const float (&recurrent)[GATES],
+                                                                     const float (&input)[GATES],
+                                                                     const Carried<MODE>& carried, int kind = 0) {
   static_assert(GATES == Cell<MODE>::kGates, "a gated cell's");
   float gate[4];
 #pragma unroll
@@ -126,21 +150,22 @@ __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GAT
     const float sum = MODE == PRNN_GRU && g == 2   ? recurrent[GATES - 1]
                       : MODE == PRNN_GRU && g == 3 ? input[GATES - 1]
                                                    : recurrent[g % GATES] + input[g % GATES];
-    gate[g] = Cell<MODE>::template activate<DIGITS>(sum, g, 0);
+    gate[g] = Cell<MODE>::template activate<DIGITS>(sum, g, kind);
   }
-  return Cell<MODE>::template forward<DIGITS>(gate, carried);
+  return Cell<MODE>::template forward<DIGITS>(gate, carried, kind);
 }
 
-// Saves the gates and, of an LSTM, c for the backward pass at element `at` of [rows, H]; off the critical path: no
-// block polls these stores.
+// Saves the gates and, of an LSTM, c, of an sLSTM c / n, for the backward pass at element `at` of [rows, H]; off the
+// critical path: no block polls these stores.
 template <class T, prnnRNNMode_t MODE>
-__device__ __forceinline__ void save_unit(const ForwardDirection& dir, int64_t at, const UnitForward& unit) {
+__device__ __forceinline__ void save_unit(const ForwardDirection& dir, int64_t at,
+                                          const UnitForwardOf<Carried<MODE>>& unit) {
   if (dir.gates == nullptr) return;
   Four<T> four;
 #pragma unroll
   for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(unit.saved[g]);
   static_cast<Four<T>*>(dir.gates)[at] = four;
-  if (MODE == PRNN_LSTM) store_float<T>(dir.cells, at, unit.carried);
+  if constexpr (Cell<MODE>::kHasCellState) store_float<T>(dir.cells, at, Cell<MODE>::in_cells(unit.carried));
 }
 
 // In place of the number of the lane that shares a unit's stores with others: one thread has the unit.
@@ -148,16 +173,30 @@ constexpr int kWholeUnit = -1;
 
 // Stores the states after a sequence's last timestep, at element `at` of [N, H]. `sub`: of the lane, or kWholeUnit.
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ void store_final_states(const Direction& dir, int64_t at, float h, float carried, int sub) {
+__device__ __forceinline__ void store_final_states(const Direction& dir, int64_t at, float h,
+                                                   const Carried<MODE>& carried, int sub) {
   if (sub <= 0 && dir.hy != nullptr) store_float<T>(dir.hy, at, h);
-  if (Cell<MODE>::kHasCellState && (sub == 2 || sub == kWholeUnit) && dir.cy != nullptr) {
+  if constexpr (MODE == PRNN_SLSTM) {
+    if (sub != 2 && sub != kWholeUnit) return;
+    if (dir.cy != nullptr) {
+      const T m = Element<T>::from_float(carried.of[2]);  // c e^m and n e^m are as they were
+      const float factor = exponential(fmaxf(-1, fminf(carried.of[2] - Element<T>::to_float(m), 1)));
+      store_float<T>(dir.cy, at, carried.of[0] * factor);
+      store_float<T>(dir.cy, at + dir.cell_stride, carried.of[1] * factor);
+      static_cast<T*>(dir.cy)[at + 2 * dir.cell_stride] = m;
+    }
+    if (dir.last == nullptr) return;
+    store_float<T>(dir.last, at, carried.of[1]);
+    store_float<T>(dir.last, at + dir.cell_stride, Cell<MODE>::in_cells(carried));
+  } else if (Cell<MODE>::kHasCellState && (sub == 2 || sub == kWholeUnit) && dir.cy != nullptr) {
     store_float<T>(dir.cy, at, carried);
   }
 }
 
 // ---- backward: steps run against the forward pass, so that a sequence begins with its last timestep ----
 
-// Where the state before a timestep lies that the backward pass needs of a gated unit, c (LSTM) or h (GRU): in row
+// Where the state before a timestep lies that the backward pass needs of a gated unit, c (LSTM), c / n (sLSTM, of the
+// initial states c alone) or h (GRU): in row
 // `row_before`, or, where that timestep does not exist, at element `initial_at` of the initial states. Where there are
 // none either, an address that may be read.
 template <class T, prnnRNNMode_t MODE>
@@ -170,24 +209,51 @@ __device__ __forceinline__ const T* state_before(const BackwardDirection& dir, i
              : states + (row_before * (Cell<MODE>::kHasCellState ? hidden : y_row) + unit);
 }
 
-// The gradients of the states after a sequence's last timestep, at element `at` of [N, H].
-struct FinalGradients {
-  float dh, dc;
+// The gradients of the states after a sequence's last timestep, at element `at` of [N, H]: of h and of what is carried.
+template <class CARRIED>
+struct FinalGradientsOf {
+  float dh;
+  CARRIED dc;
 };
+using FinalGradients = FinalGradientsOf<float>;
 
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ FinalGradients load_final_gradients(const Direction& dir, int64_t at, bool exists) {
-  return {exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, at) : 0,
-          Cell<MODE>::kHasCellState && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0};
+__device__ __forceinline__ FinalGradientsOf<Carried<MODE>> load_final_gradients(const Direction& dir, int64_t at,
+                                                                                bool exists) {
+  const float dh = exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, at) : 0;
+  if constexpr (MODE == PRNN_SLSTM) {
+    if (!exists || dir.dcy == nullptr) return {dh, {}};
+    const float n = load_float<T>(dir.last, at), ratio = load_float<T>(dir.last, at + dir.cell_stride);
+    const float ndc = n * load_float<T>(dir.dcy, at), ndn = n * load_float<T>(dir.dcy, at + dir.cell_stride);
+    const float both = ndc * ratio + ndn;
+    return {dh, {ndc, both, load_float<T>(dir.dcy, at + 2 * dir.cell_stride) - both}};
+  } else {
+    return {dh, Cell<MODE>::kHasCellState && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0};
+  }
+}
+
+// From what an sLSTM carries backward before these states to the gradients of c, n and m.
+__device__ __forceinline__ SlstmCarried state_gradients(const SlstmCarried& carried, const SlstmCarried& states) {
+  if (states.of[1] == 0) return carried;
+  const float ndc = carried.of[0], both = carried.of[1];
+  return {ndc / states.of[1], (both - ndc * ratio_of(states)) / states.of[1], carried.of[2] + both};
 }
 
 // Stores the gradients of a unit's initial states; `dh`: through the matrix alone. `sub` as for store_final_states().
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ void store_initial_gradients(const Direction& dir, int64_t at, float dh, float carried,
-                                                        int sub) {
-  if (sub <= 0 && dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
-  if (Cell<MODE>::kHasCellState && (sub == 1 || sub == kWholeUnit) && dir.dcx != nullptr) {
-    store_float<T>(dir.dcx, at, carried);
+__device__ __forceinline__ void store_initial_gradients(const Direction& dir, int64_t at, float dh,
+                                                        const Carried<MODE>& carried, int sub) {
+  if constexpr (MODE == PRNN_SLSTM) {
+    if (sub <= 0 && dir.dhx != nullptr) store_float<T>(dir.dhx, at, dh);
+    if ((sub != 1 && sub != kWholeUnit) || dir.dcx == nullptr) return;
+    const SlstmCarried found = state_gradients(carried, initial_carried<T, MODE>(dir, at, true, false));
+#pragma unroll
+    for (int i = 0; i < 3; ++i) store_float<T>(dir.dcx, at + i * dir.cell_stride, found.of[i]);
+  } else {
+    if (sub <= 0 && dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
+    if (Cell<MODE>::kHasCellState && (sub == 1 || sub == kWholeUnit) && dir.dcx != nullptr) {
+      store_float<T>(dir.dcx, at, carried);
+    }
   }
 }
 
@@ -195,9 +261,9 @@ __device__ __forceinline__ void store_initial_gradients(const Direction& dir, in
 // begins has dhy and dcy instead, and of one that is over what is left belongs to the initial states. `at`: of [N, H].
 template <class T, prnnRNNMode_t MODE, class Direction>
 __device__ __forceinline__ void begin_or_end_sequence(const Direction& dir, int64_t at, bool exists, bool is_active,
-                                                      bool was_active, float& dh, float& carried, int sub) {
+                                                      bool was_active, float& dh, Carried<MODE>& carried, int sub) {
   if (!was_active) {
-    const FinalGradients last = load_final_gradients<T, MODE>(dir, at, is_active && exists);
+    const FinalGradientsOf<Carried<MODE>> last = load_final_gradients<T, MODE>(dir, at, is_active && exists);
     dh = last.dh;
     carried = last.dc;
   } else if (!is_active && exists) {
@@ -209,12 +275,23 @@ __device__ __forceinline__ void begin_or_end_sequence(const Direction& dir, int6
 // states, are reset_hx's and reset_cx's. One lane has a unit of a sequence in all timesteps. Arguments as above.
 template <class T, prnnRNNMode_t MODE, class Direction>
 __device__ __forceinline__ void take_reset_gradients(const Direction& dir, int64_t at, bool exists, float& dh,
-                                                     float& carried, int sub) {
-  if (exists && sub <= 0 && dir.dreset_hx != nullptr) dir.dreset_hx[at] += MODE == PRNN_GRU ? dh + carried : dh;
-  if (Cell<MODE>::kHasCellState && exists && (sub == 1 || sub == kWholeUnit) && dir.dreset_cx != nullptr) {
-    dir.dreset_cx[at] += carried;
+                                                     Carried<MODE>& carried, int sub) {
+  if constexpr (MODE == PRNN_SLSTM) {
+    if (exists && sub <= 0 && dir.dreset_hx != nullptr) dir.dreset_hx[at] += dh;
+    if (exists && (sub == 1 || sub == kWholeUnit) && dir.dreset_cx != nullptr) {
+      const SlstmCarried found = state_gradients(carried, initial_carried<T, MODE>(dir, at, true, true));
+#pragma unroll
+      for (int i = 0; i < 3; ++i) dir.dreset_cx[at + i * dir.cell_stride] += found.of[i];
+    }
+    dh = 0;
+    carried = {};
+  } else {
+    if (exists && sub <= 0 && dir.dreset_hx != nullptr) dir.dreset_hx[at] += MODE == PRNN_GRU ? dh + carried : dh;
+    if (Cell<MODE>::kHasCellState && exists && (sub == 1 || sub == kWholeUnit) && dir.dreset_cx != nullptr) {
+      dir.dreset_cx[at] += carried;
+    }
+    dh = carried = 0;
   }
-  dh = carried = 0;
 }
 
 // A GRU's derivatives with respect to h with the expectation of zoneout, from those without.
@@ -223,6 +300,23 @@ __device__ __forceinline__ UnitDerivatives zoned_out(UnitDerivatives d, float zo
   for (int g = 0; g < 4; ++g) d.gate[g] *= 1 - zoneout;
   d.carry = zoneout + (1 - zoneout) * d.carry;
   return d;
+}
+
+// Has the derivatives computed here, before the gradient arrives.
+__device__ __forceinline__ void pin_derivatives(UnitDerivatives& d) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) pin_in_register(d.gate[g]);
+  pin_in_register(d.state);
+  pin_in_register(d.carry);
+}
+__device__ __forceinline__ void pin_derivatives(SlstmDerivatives& d) {
+  pin_in_register(d.phi);
+  pin_in_register(d.iota);
+  pin_in_register(d.moved);
+  pin_in_register(d.z);
+  pin_in_register(d.o);
+  pin_in_register(d.slope);
+  pin_in_register(d.fresh);
 }
 
 // The gradients of a unit's gate sums, zeros unless `wanted`; see unit_gradients(). `state`: c of an LSTM; `before`: c

@@ -218,6 +218,8 @@ class BackwardData : LayerRun {
       dir.dcy = c_state(args_.dcy, layer, d);
       dir.gates = own.gates;
       dir.cells = own.cells;
+      dir.last = own.last;
+      dir.cell_stride = p.max_batch() * p.hidden;
       dir.dgates = own.dgates;
       dir.dcandidate = shares_rows() ? at(own.dgates, p.rows * p.gates() * p.hidden) : own.dcandidate;
       dir.dhx = resident_state(args_.dhx, layer, d);
@@ -226,8 +228,8 @@ class BackwardData : LayerRun {
       dir.reset = p.extras.reset;
       dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
       dir.reset_cx = c_state(p.extras.resetCx, layer, d);
-      if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0);
-      if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1);
+      if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0, 1);
+      if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1, p.cell_states());
       dir.reverse = static_cast<int>(p.direction_of(d));
       const bool exchanges_gradients = !plan.backward.exchanges_in_cluster() && !plan.keeps_projection_apart() &&
                                        !plan.backward.kernel.is(Engine::kWgmmaMulticast);
@@ -254,8 +256,8 @@ class BackwardData : LayerRun {
       require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
     });
     for (int64_t d = 0; d < p.recurrences(); ++d) {
-      if (directions[d].dreset_hx != nullptr) round_sums(directions[d].dreset_hx, h_state(p.extras.dresetHx, layer, d));
-      if (directions[d].dreset_cx != nullptr) round_sums(directions[d].dreset_cx, c_state(p.extras.dresetCx, layer, d));
+      round_sums(directions[d].dreset_hx, 1, h_state(p.extras.dresetHx, layer, d));
+      round_sums(directions[d].dreset_cx, p.cell_states(), c_state(p.extras.dresetCx, layer, d));
       if (merges()) add_up_states(layer, d, dy);
     }
     if (shares_rows()) spread_gradients(saved.directions[layer].dgates);
@@ -292,16 +294,18 @@ class BackwardData : LayerRun {
     copy(dgates + gates, row, candidates, unit, unit, p.rows);
   }
 
-  // Zeros, [N, H], for the gradients of resetHx (which: 0) or resetCx (1).
-  float* reset_sums(int64_t recurrence, int64_t which) {
+  // Zeros, [N, H] `states` times, for the gradients of resetHx (first: 0) or resetCx (1).
+  float* reset_sums(int64_t recurrence, int64_t first, int64_t states) {
     const int64_t count = p.max_batch() * p.hidden;
-    float* const sums = work.reset_sums[recurrence] + which * count;
-    require_launch(cudaMemsetAsync(sums, 0, static_cast<size_t>(count) * sizeof(float), stream), "a memset");
+    float* const sums = work.reset_sums[recurrence] + first * count;
+    require_launch(cudaMemsetAsync(sums, 0, static_cast<size_t>(states * count) * sizeof(float), stream), "a memset");
     return sums;
   }
 
-  void round_sums(const float* sums, void* to) {
-    require_launch(run_round(p.type, sums, to, p.max_batch() * p.hidden, stream),
+  // NULL: none.
+  void round_sums(const float* sums, int64_t states, void* to) {
+    if (sums == nullptr) return;
+    require_launch(run_round(p.type, sums, to, states * p.max_batch() * p.hidden, stream),
                    "the kernel that rounds the gradients of states that sequences start anew with");
   }
 
@@ -381,6 +385,16 @@ class BackwardData : LayerRun {
   void add_input_gradient(int64_t layer, int64_t direction, int64_t first, int64_t rows, void* dx) {
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
     const int64_t gates = p.gates(), width = p.layer_input(layer);
+    if (!p.has_input_matrices(layer) && p.gates_input) {
+      const size_t unit = static_cast<size_t>(p.hidden * element), pitch = static_cast<size_t>(p.input * element);
+      for (int64_t g = 0; g < gates; ++g) {
+        require_launch(cudaMemcpy2DAsync(at(dx, p.first_input(direction, g)), pitch, at(own.dgates, g * padded),
+                                         static_cast<size_t>(saved.gradient_row * element), unit,
+                                         static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
+                       "a copy");
+      }
+      return;
+    }
     if (!p.has_input_matrices(layer)) {
       GateSum sum{};
       sum.gates = own.dgates;

@@ -53,9 +53,9 @@ class Forward : LayerRun {
   bool adds_states() const { return merges() && (args_.hx != nullptr || p.extras.resetHx != nullptr); }
   // Rows and gates of what input_products() leaves.
   int xw_row(int64_t layer) const {
-    return static_cast<int>(reads_input(layer) ? p.hidden : p.heads * p.gates() * p.hidden);
+    return static_cast<int>(reads_input(layer) ? p.input : p.heads * p.gates() * p.hidden);
   }
-  int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? 0 : p.hidden); }
+  int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? p.first_input(0, 1) : p.hidden); }
   // The input products of all heads of a direction. `last`: the highest of the layers that run together with this one.
   const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
@@ -231,6 +231,7 @@ class Forward : LayerRun {
     dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
     if (!training_) return dir;
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
+    dir.last = own.last;
     if (own.gates != nullptr) dir.gates = at(own.gates, first_row * p.hidden * 4);
     if (own.cells != nullptr) dir.cells = at(own.cells, first_row * p.hidden);
     return dir;
@@ -312,10 +313,11 @@ class Forward : LayerRun {
       if (head == 0) xw = input_products(layer, layer, p.direction_of(d), input);
       if (p.masks.zoneout != nullptr) zone_out(layer, d, xw);
       ForwardDirection dir = direction_of(layer, d, 0);
-      dir.xw = at(xw, head * p.gates() * p.hidden);
+      dir.xw = at(xw, reads_input(layer) ? p.first_input(d, 0) : head * p.gates() * p.hidden);
       dir.initial = work.initial[layer * p.recurrences() + d];
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
+      dir.cell_stride = p.max_batch() * p.hidden;
       void* const y = projects() ? cell_outputs(layer, d) : at(output, d * p.hidden);
       dir.exchange = exchanges_in_y ? y : work.exchange[d];
       dir.y = exchanges_in_y ? nullptr : y;

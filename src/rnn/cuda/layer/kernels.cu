@@ -4,6 +4,7 @@
 
 #include "core/cuda/philox.cuh"
 #include "core/descriptors.h"
+#include "rnn/cuda/common/activations.cuh"
 #include "rnn/cuda/common/element.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 
@@ -387,7 +388,7 @@ cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream
 
 cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, const float* sums, int partials, int hidden,
                                    void* input_bias, void* recurrent_bias, cudaStream_t stream) {
-  const int gates = mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1;
+  const int gates = mode == PRNN_SLSTM_EXP ? 4 : gate_count(mode);
   return with_type(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     add_bias_gradients<<<blocks_for(int64_t{4} * hidden), kThreads, 0, stream>>>(

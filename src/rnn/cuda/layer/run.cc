@@ -100,7 +100,8 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
   const int64_t element = type_bytes(p.type), gates = p.gates();
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     PerDirection d{};
-    if (p.mode == PRNN_LSTM) d.cells = arena.take<char>(p.rows * p.hidden * element);
+    if (p.cell_states() > 0) d.cells = arena.take<char>(p.rows * p.hidden * element);
+    if (p.is_slstm()) d.last = arena.take<char>(2 * p.max_batch() * p.hidden * element);
     d.bias_sums = arena.take<float>(p.max_batch() * (gates > 1 ? 4 : 1) * p.hidden);
     if (p.projection > 0) {
       d.cell_outputs = arena.take<char>(p.rows * padded_hidden(p) * element);
@@ -240,7 +241,7 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   for (int64_t d = 0; d < p.recurrences(); ++d) {
     dcell_outputs.push_back(backward.take<char>(merges ? p.rows * padded * element : 0));
     dcells.push_back(backward.take<char>(merges && p.extras.dcells != nullptr ? p.rows * padded * element : 0));
-    reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? 2 * of_states : 0));
+    reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? (1 + p.cell_states()) * of_states : 0));
   }
   for (int64_t i = 0; i < recurrences(backward_layers); ++i) {
     dlast.push_back(backward.take<char>(merges ? of_states * element : 0));
@@ -374,6 +375,7 @@ ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int6
   sizes.directions = static_cast<int>(directions);
   sizes.poll_delay_cycles = shape.poll_delay_cycles;
   sizes.relu = p.mode == PRNN_RNN_RELU;
+  sizes.exponential = p.mode == PRNN_SLSTM_EXP;
   sizes.timed_out = cuda_state(context).timed_out_on_device;
   return sizes;
 }

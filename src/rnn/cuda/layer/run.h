@@ -47,7 +47,8 @@ struct Reserve {
 
   struct PerDirection {
     char* gates;       // [rows, H, 4]: ForwardDirection::gates; not for RNN
-    char* cells;       // [rows, H]: LSTM
+    char* cells;       // [rows, H]: LSTM, sLSTM
+    char* last;        // [2, N, H]: sLSTM
     char* dgates;      // [rows, G, padded], `gradient_row` apart
     char* dcandidate;  // [rows, H], `candidate_row` apart: GRU
     char* products;    // [rows, G H]: the input products of layers that run together up to this one; at a direction's
@@ -99,7 +100,7 @@ struct Workspace {
   // Backward, data.
   char* input_weights;  // copies of a direction's input matrices, as BackwardData::gate_matrices() makes them
   float* sums;          // BackwardParams::sums
-  // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [2, N, H].
+  // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [N, H] and as many as there are states.
   std::vector<float*> reset_sums;
   char* chunked;  // the rest that ChunkedArrays take
   // Backward, weights.
@@ -160,10 +161,10 @@ struct LayerRun {
   Pointer h_state(Pointer base, int64_t layer, int64_t direction) const {
     return state(base, layer, direction, p.state());
   }
-  // State [layer * D K + recurrence] of cx, cy and their like, {N, H}.
+  // State [layer * D K + recurrence] of cx, cy and their like, {N, H}; an sLSTM's three.
   template <class Pointer>
   Pointer c_state(Pointer base, int64_t layer, int64_t direction) const {
-    return state(base, layer, direction, p.hidden);
+    return state(base, layer, direction, p.cell_states() * p.hidden);
   }
   // The state that the resident kernels have for h. With a projection it is m, which begins with zeros and whose states
   // at the edges of sequences are no argument of a call.

@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int first_unit = blockIdx.x * kUnits, hidden = sizes.hidden, padded = sizes.padded;
 
   extern __shared__ uint4 shared[];
-  __shared__ float carried[kGated ? kResidentWarps : 1][kUnits];  // the gradient that goes past the matrix
-  constexpr bool kHasCarriedH = kCarriesH<MODE, EXTRAS>;          // an LSTM's of c; and of h
+  __shared__ Carried<MODE> carried[kGated ? kResidentWarps : 1][kUnits];  // the gradient that goes past the matrix
+  constexpr bool kHasCarriedH = kCarriesH<MODE, EXTRAS>;                  // an LSTM's of c; and of h
   __shared__ float carried_h[kHasCarriedH ? kResidentWarps : 1][kUnits];
   __shared__ float bias_sums[kResidentWarps][kRounds][32];
   // In 16 bits the product needs every register: what the forward pass saved waits for it here.
@@ -136,8 +136,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int r = 0; r < kRounds; ++r) {
       const int own_unit = own + r * kRoundUnits, u = first_unit + own_unit;
       const int64_t state_index = int64_t{n} * hidden + u;
-      float* const carry = &carried[kGated ? warp : 0][min(own_unit, kUnits - 1)];
-      float dh = from_next[r], past = kGated ? *carry : 0;
+      Carried<MODE>* const carry = &carried[kGated ? warp : 0][min(own_unit, kUnits - 1)];
+      float dh = from_next[r];
+      Carried<MODE> past = kGated ? *carry : Carried<MODE>{};
       __syncwarp();
       dh *= load_mask<T, EXTRAS>(params.masks, 0, state_index, exists(r));
       float* const carry_h = &carried_h[kHasCarriedH ? warp : 0][min(own_unit, kUnits - 1)];

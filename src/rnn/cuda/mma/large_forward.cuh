@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
   const int first_unit = blockIdx.x * kUnits, hidden = sizes.hidden, padded = sizes.padded;
 
   extern __shared__ uint4 shared[];
-  __shared__ float carried[kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
+  __shared__ Carried<MODE> carried[kResidentWarps][kUnits];  // c (LSTM; sLSTM: c, n and m), h before rounding (GRU)
   constexpr bool kHasCarriedH = kCarriesH<MODE, EXTRAS>;
   __shared__ float carried_h[kHasCarriedH ? kResidentWarps : 1][kUnits];
   __shared__ float biases[kRounds][32];  // of what a lane finishes
@@ -147,24 +147,27 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       const float x = Element<T>::to_float(kInputsWait ? inputs[kInputsWait ? warp : 0][r][lane] : input[r]);
       const float sum =
           sum_over_warps(sums, Product::kSumFloats, Product::sum_at(input_gate_of(lane) * kUnits + u, warp));
-      gate[r] = lane_gate<MODE, kDigits>(sum, x, biases[r][lane], sub, sizes.relu);
+      gate[r] = lane_gate<MODE, kDigits>(sum, x, biases[r][lane], sub, cell_kind<MODE>(sizes));
       gate[r] = mark_gate<MODE, EXTRAS>(params.masks, gate[r], x, sub);
     }
-    LaneForward done[kRounds];
+    LaneForwardOf<Carried<MODE>> done[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int u = own + r * kRoundUnits;
       if constexpr (kGated) {
-        const float before = carried[warp][min(u, kUnits - 1)];
-        const float h_before = kHasCarriedH ? carried_h[kHasCarriedH ? warp : 0][min(u, kUnits - 1)] : before;
-        done[r] = lanes_forward<MODE, kDigits>(gate[r], before, sub);
-        zone_out<MODE, EXTRAS>(params.masks, h_before, done[r]);
+        const Carried<MODE> before = carried[warp][min(u, kUnits - 1)];
+        done[r] = lanes_forward<MODE, kDigits>(gate[r], before, sub, cell_kind<MODE>(sizes));
+        if constexpr (kZonesOut<MODE, EXTRAS>) {
+          const float h_before = kHasCarriedH ? carried_h[kHasCarriedH ? warp : 0][min(u, kUnits - 1)] : before;
+          zone_out<MODE, EXTRAS>(params.masks, h_before, done[r]);
+        }
         __syncwarp();
       } else {
         done[r].h = gate[r];
       }
       const bool publishes = warp < next_columns && sub == 0 && u < kUnits && first_unit + u < padded;
-      float h = first_unit + u < hidden ? done[r].h : 0, next_carried = kGated ? done[r].carried : 0;
+      float h = first_unit + u < hidden ? done[r].h : 0;
+      Carried<MODE> next_carried = kGated ? done[r].carried : Carried<MODE>{};
       if (EXTRAS && starts_anew[warp]) {
         h = begin_sequence<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, publishes && first_unit + u < hidden,
                                     true, next_carried);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   constexpr bool kSends = kCluster > 1;
   // The cell's derivatives are computed while others' stores are on their way; but in a cluster these arrive before
   // what load_step() loads.
-  constexpr bool kDerivesAhead = kGated && !kSends && !EXTRAS;
+  constexpr bool kDerivesAhead = kGated && !kSends && !EXTRAS && MODE != PRNN_SLSTM;
   using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns, simt_chunk(true)>;
   static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
 
@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
   const int64_t state_at = int64_t{n} * hidden + unit;
-  float carried = 0, carried_h = 0;  // the gradient that goes past the matrix; an LSTM's of c, and of h
+  Carried<MODE> carried{};  // the gradient that goes past the matrix; an LSTM's of c
+  float carried_h = 0;      // and of h
   const float mask = load_mask<float, EXTRAS>(params.masks, place.direction, state_at, exists);
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
 

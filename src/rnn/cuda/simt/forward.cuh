@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const int own_gate = input_gate<MODE>(sub);
   const auto initial_at = [&] { return int64_t{pin_in_register(n)} * hidden + unit; };
   const float bias = load_bias<float, MODE>(dir, hidden, unit, sub, exists);
-  float carried = 0;  // c (LSTM), h (GRU)
+  Carried<MODE> carried{};  // c (LSTM; sLSTM: c, n and m), h (GRU)
   // An LSTM's, where registers are few: h, and the mask of it.
   __shared__ float of_threads[2][kCarriesH<MODE, EXTRAS> ? kResidentThreads : 1];
   float& carried_h = of_threads[0][kCarriesH<MODE, EXTRAS> ? threadIdx.x : 0];
@@ -149,12 +149,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     pin_in_register(input);
     const float sum =
         Product::template total<!kGated>(sums[s % 2], column, kGated ? own_unit * 4 + sub : own_unit, sub);
-    float gate = lane_gate<MODE, Digits::kFloat>(sum, input, bias, sub, sizes.relu);
+    float gate = lane_gate<MODE, Digits::kFloat>(sum, input, bias, sub, cell_kind<MODE>(sizes));
     gate = mark_gate<MODE, EXTRAS>(params.masks, gate, input, sub);
-    LaneForward done;
+    LaneForwardOf<Carried<MODE>> done;
     if constexpr (kGated) {
-      done = lanes_forward<MODE, Digits::kFloat>(gate, carried, sub);
-      zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, done);
+      done = lanes_forward<MODE, Digits::kFloat>(gate, carried, sub, cell_kind<MODE>(sizes));
+      if constexpr (kZonesOut<MODE, EXTRAS>) {
+        zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, done);
+      }
       carried = done.carried;
       if (kCarriesH<MODE, EXTRAS>) carried_h = done.h;
     } else {
