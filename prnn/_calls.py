@@ -52,14 +52,16 @@ class ModuleCalls:
         self.is_cpu, self.is_gpu = first.is_cpu, first.is_cuda
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
         self.config = config = _options.configuration_of(module)
-        self.is_lstm, self.is_stack = module.mode == "LSTM", config.num_layers > 1
+        cell_states = _options.CELL_STATES.get(module.mode, 0)
+        self.has_cells, self.is_stack = cell_states > 0, config.num_layers > 1
         self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
         # A call that may have dropout, resets and cells of every timestep, and no other options.
         self.is_plain = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not self.is_normalized
         self.nothing = first.new_empty(0)
         self.input_size, self.batch_first = module.input_size, module.batch_first
         states = config.num_layers * (2 if config.bidirectional else 1)
-        self.state_shapes = [(states, config.proj_size or config.hidden_size), (states, config.hidden_size)] * 2
+        shapes = (states, config.proj_size or config.hidden_size), (cell_states * states, config.hidden_size)
+        self.state_shapes = [*shapes, *shapes]
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
         self.weights, self.places, self.own, self.torchs = list(weights), None, None, None
@@ -188,7 +190,7 @@ class ModuleCalls:
                         state = state.index_select(1, order)
                 checked.append(state)
             hx, cx, *_ = states = checked
-            if cx is not None and not self.is_lstm:
+            if cx is not None and not self.has_cells:
                 return None
         training = wants_grad and _is_grad_enabled()
 
@@ -216,13 +218,13 @@ class ModuleCalls:
         if is_packed:
             if back is not None:
                 hy = hy.index_select(1, back)
-                cy = cy.index_select(1, back) if self.is_lstm else cy
+                cy = cy.index_select(1, back) if self.has_cells else cy
             rest = (batch_sizes, order, back)
             return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest) if return_cells else cells
         if is_time_second:
             return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if return_cells else cells
         if not own_shape:
-            output, hy, cy = output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.is_lstm else cy
+            output, hy, cy = output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.has_cells else cy
             return output, hy, cy, cells.squeeze(1) if return_cells else cells
         return output, hy, cy, cells
 

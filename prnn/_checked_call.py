@@ -18,7 +18,7 @@ from prnn._layer_arguments import (
 from prnn._ops._call import Options
 from prnn._ops._layer import Config
 from prnn._ops.rnn import call
-from prnn._options import Layout, compute, configuration_of
+from prnn._options import CELL_STATES, Layout, compute, configuration_of
 
 __all__ = ["run_checked"]
 
@@ -53,7 +53,7 @@ def run_checked(
         output, hy, cy, cells = _call(module, data, states, weights, layout, reset, return_cells)
         if unsorted_indices is not None:
             hy = hy.index_select(1, unsorted_indices)
-            cy = cy.index_select(1, unsorted_indices) if module.mode == "LSTM" else cy
+            cy = cy.index_select(1, unsorted_indices) if module.mode in CELL_STATES else cy
         rest = (batch_sizes, sorted_indices, unsorted_indices)
         return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
 
@@ -97,8 +97,10 @@ def _checked(
     checked: list[Tensor | None] = []
     for place, state in enumerate(states):
         if state is not None:
-            size = module.hidden_size if place % 2 else module.proj_size or module.hidden_size
-            state = checked_state(state, names[place], count, size, batch, input)
+            is_cell = place % 2 == 1
+            size = module.hidden_size if is_cell else module.proj_size or module.hidden_size
+            own_count = count * CELL_STATES.get(module.mode, 0) if is_cell else count
+            state = checked_state(state, names[place], own_count, size, batch, input)
         checked.append(state)
     return tuple(checked)
 

@@ -25,7 +25,11 @@ from prnn._state_masks import (
     uses_masks,
 )
 
-__all__ = ["Layout", "compute", "configuration_of", "resets_in_kernels", "with_reset_states"]
+__all__ = ["CELL_STATES", "Layout", "compute", "configuration_of", "resets_in_kernels", "with_reset_states"]
+
+# By mode, the states of a unit that go through cx and cy: c, or c, n and m.
+CELL_STATES = {"LSTM": 1, "sLSTM": 3, "sLSTM_EXP": 3}
+_OF_CELL = {MODES[mode]: count for mode, count in CELL_STATES.items()}
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements
 
@@ -135,24 +139,32 @@ def _run_whole(
 ) -> Results:
     """Brings states and the recurrent mask, (L D, N, H), to the operator's form, which has one for every head, and in
     one tensor the states to begin with and those of resets; and its states back."""
-    heads = config.heads
+    heads, of_cell = config.heads, _OF_CELL.get(config.mode, 1)
     if heads > 1:
         reset, zoneout, recurrent, seed = options
-        *states, recurrent = [None if state is None else _by_head(state, heads) for state in (*states, recurrent)]
+        parts = (1, of_cell, 1, of_cell, 1)
+        *states, recurrent = [
+            None if state is None else _by_head(state, heads, count)
+            for state, count in zip((*states, recurrent), parts, strict=True)
+        ]
         options = (reset, zoneout, recurrent, seed)
     hx, cx, *at_reset = states
     if at_reset[0] is not None or at_reset[1] is not None:
         hx, cx = with_reset_states(states)
     output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
     if heads > 1:
-        hy = hy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
-        cy = cy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if cy.dim() == 3 else cy
+        hy, cy = [  # the inverse of _by_head()
+            state.unflatten(0, (-1, heads, count)).permute(0, 2, 3, 1, 4).flatten(3).flatten(0, 1)
+            if state.dim() == 3
+            else state
+            for state, count in ((hy, 1), (cy, of_cell))
+        ]
     return output, hy, cy, cells
 
 
-def _by_head(state: Tensor, heads: int) -> Tensor:
-    """(L D, N, H) as (L D heads, N, H / heads)."""
-    return state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
+def _by_head(state: Tensor, heads: int, parts: int) -> Tensor:
+    """(L D parts, N, H) as (L D heads parts, N, H / heads)."""
+    return state.unflatten(2, (heads, -1)).unflatten(0, (-1, parts)).permute(0, 3, 1, 2, 4).flatten(0, 2)
 
 
 def with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:

@@ -8,6 +8,7 @@ import torch
 from prnn import nn
 from prnn._ops._handles import DTYPES
 from prnn._ops.rnn import BACKENDS
+from prnn._recurrent import DERIVED
 
 __all__ = ["convert", "convert_back"]
 
@@ -91,7 +92,7 @@ def convert_back(model: Model) -> Model:
                 raise ValueError(f"{module} has {name}, which torch.nn's layers have not")
     for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "forget_bias", "heads", *_MASKS, *nn._DERIVED):
+        for name in ("backend", "forget_bias", "heads", *_MASKS, *DERIVED):
             vars(module).pop(name, None)
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()

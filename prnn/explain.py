@@ -19,7 +19,7 @@ __all__ = ["Explanation", "LayerExplanation", "explain"]
 
 _MOST = 2**31 - 1  # sequences, and rows of data that the resident kernels count
 _LONG = 256  # timesteps that are no reason for another plan
-_OURS = (nn.RNN, nn.GRU, nn.LSTM)
+_OURS = (nn.RNN, nn.GRU, nn.LSTM, nn.sLSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
 

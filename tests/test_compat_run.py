@@ -72,12 +72,12 @@ def test_a_package_that_cannot_be_replaced_stays(packages: pathlib.Path) -> None
     (packages / "program.py").write_text("import torchaudio; print(torchaudio.functional.rnnt_loss.__module__)")
     done = launched(packages, "--compat", "torchaudio")
     assert done.stdout == "torchaudio.functional\n"
-    assert "prnn run: torchaudio keeps its own losses: ImportError: torchaudio cannot be imported" in done.stderr
+    assert "prnn run: torchaudio keeps its own functions: ImportError: torchaudio cannot be imported" in done.stderr
 
 
 def test_names_that_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--compat", "torchaudio,espnet", "--", "true"]) == 2
-    assert "--compat torchaudio,espnet: 'espnet' is none of fast_rnnt, k2, nemo" in capsys.readouterr().err
+    assert "--compat torchaudio,espnet: 'espnet' is none of fast_rnnt, flashrnn, k2, nemo" in capsys.readouterr().err
 
 
 def test_tables_agree() -> None:

@@ -52,6 +52,7 @@ VALUES: dict[str, Any] = {
     "feature_dim": 11,
     "feedforward": 21,
     "forget_bias": 1.5,
+    "forget_gate": "exponential",
     "frame_stack": 5,
     "frame_stride": 2,
     "from_logits": False,
@@ -160,7 +161,7 @@ def test_every_option_is_shown(module: type[nn.Module], name: str) -> None:
         value = tuple(value)
     if name == "durations" and module is prnn.transducer.Joiner:
         value = 3
-    if module.__module__ == "prnn.nn" and name == "dropout":
+    if module.__module__ in ("prnn.nn", "prnn._slstm") and name == "dropout":
         beside = {"num_layers": 2}
     without, with_it = repr(made(module, **beside)), repr(made(module, **beside, **{name: value}))
     assert with_it != without

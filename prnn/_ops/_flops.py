@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from prnn._ops._layer import MODES, Config
+from prnn._ops.rnn import MODES, Config
 
 __all__: list[str] = []
 

@@ -1,14 +1,14 @@
 """prnn.nn.LSTM and GRU against torch.nn's on the CPU: time of inference and of a training step, and their ratios.
 
-    prnn bench --device cpu rnn [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM] [--hidden 256]
-                                [--dtype bfloat16] [--state] [--layers 4] [--frozen 3]
+    prnn bench --device cpu rnn [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM slstm]
+                                [--hidden 256] [--dtype bfloat16] [--state] [--layers 4] [--frozen 3]
 
 Input size = hidden size, one layer unless --layers says more. Both modules have the same weights and run in turn in one
 process, many times, so that whatever else the machine does meets both; a run is one call, or as many as take half a
 millisecond. `ratio` is torch's time over prnn's (more than 1: prnn is faster), of the two fastest runs and, in
 brackets, the median over the pairs of neighbouring runs. A training step is the forward pass and the gradients of input
 and weights, with --frozen those of the weights above so many layers. With --state the calls are given initial states,
-as those of a stream are.
+as those of a stream are. The cell slstm, one layer without a state, has a table of its own, rnn_slstm.py.
 
 --cpu-time takes one thread's processor time in place of the clock's: what to use on a machine with other work, where a
 thread that waits for its partner mostly measures the scheduler.
@@ -22,6 +22,7 @@ from collections.abc import Callable
 import torch
 
 import prnn
+from prnn.bench import rnn_slstm
 from prnn.bench.json_rows import processor, write_rows
 from prnn.bench.options import COUNT, SECONDS, THREADS
 
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=SECONDS, default=1.5, help="per measurement (%(default)s)")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
     parser.add_argument(
-        "--cells", nargs="+", default=["LSTM", "GRU"], choices=["LSTM", "GRU", "RNN"], help="(LSTM GRU)"
+        "--cells", nargs="+", default=["LSTM", "GRU"], choices=["LSTM", "GRU", "RNN", "slstm"], help="(LSTM GRU)"
     )
     parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024], help="hidden units (256 512 1024)")
     parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 16], help="sequences at once (1 4 16)")
@@ -100,9 +101,10 @@ def main() -> None:
     unit = "processor time" if options.cpu_time else "time"
     dtype = getattr(torch, options.dtype)
     print(f"{options.dtype}, {options.steps} timesteps, threads {threads}, torch {torch.__version__}; {unit} in ms")
-    print("| cell | H | N | what | prnn | torch | ratio |\n|---|---|---|---|---|---|---|")
+    if options.cells != ["slstm"]:
+        print("| cell | H | N | what | prnn | torch | ratio |\n|---|---|---|---|---|---|---|")
     rows: list[dict[str, object]] = []
-    for cell in options.cells:
+    for cell in (cell for cell in options.cells if cell != "slstm"):
         for hidden in options.hidden:
             kind = (cell, hidden, options.layers, options.frozen, dtype)
             theirs, ours = make(torch.nn, *kind), make(prnn.nn, *kind)
@@ -130,6 +132,12 @@ def main() -> None:
                     rows.append(row | {"dtype": options.dtype, "layers": options.layers} | times)
                     if options.json:
                         write_rows(options.json, rows, processor())
+    if "slstm" in options.cells:
+        sizes = (options.hidden, options.batch, options.steps, options.what, dtype)
+        for row in rnn_slstm.compare_on_cpu(*sizes, lambda *calls: measure(*calls, options.seconds, clock)):
+            rows.append(row | {"dtype": options.dtype})
+            if options.json:
+                write_rows(options.json, rows, processor())
 
 
 if __name__ == "__main__":

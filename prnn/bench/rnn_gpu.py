@@ -1,7 +1,7 @@
 """Recurrent layers on a GPU: prnn against cuDNN, called directly and through torch, microseconds per timestep.
 
     prnn bench rnn [--dtype float16] [--targets]
-    prnn bench rnn [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
+    prnn bench rnn [--cells lstm gru rnn slstm] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
     prnn bench rnn --tune [--dtype float16] [--cells lstm] [--hidden 1024] [--batch 16]
     prnn bench rnn --modules [float64] ["dropout 0.1"]
 
@@ -9,7 +9,8 @@ Forward is inference; train is forward and backward of all gradients. Input size
 its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
 from a CUDA graph; "torch" is torch.nn's module, which picks among the algorithms itself, replayed. prnn is replayed.
 Ratios are cuDNN's time over prnn's. All of a point is measured in one run, one after the other.
---modules has a table of its own: rnn_modules.py; --layer-norm: rnn_layer_norm.py.
+--modules has a table of its own: rnn_modules.py; --layer-norm: rnn_layer_norm.py; the cell slstm, which cuDNN has not:
+rnn_slstm.py.
 """
 
 import argparse
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument(
         "--targets", action="store_true", help="the sizes of the tables in docs/resident_kernels_measured.md"
     )
-    parser.add_argument("--cells", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--cells", nargs="+", choices=[*MODULES, "slstm"], default=list(MODULES))
     parser.add_argument("--layers", nargs="+", type=COUNT, default=[1])
     parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024, 2048])
     parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 8, 16, 32, 64])
@@ -159,10 +160,20 @@ def main() -> None:
         return
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")
+    rows: list[dict[str, object]] = []
+    if "slstm" in arguments.cells:
+        from prnn.bench import rnn_slstm
+
+        for row in rnn_slstm.compare_on_gpu(arguments.hidden, arguments.batch, steps, dtype, repeats):
+            rows.append(row | {"dtype": arguments.dtype})
+            if arguments.json:
+                write_rows(arguments.json, rows)
+        arguments.cells.remove("slstm")
+        if not arguments.cells:
+            return
     print("| cell | layers | H | N | prnn fwd / train | cuDNN fwd / train | torch fwd / train | ratio fwd / train | |")
     print("|---|---|---|---|---|---|---|---|---|")
     ratios: list[Times] = []
-    rows: list[dict[str, object]] = []
     for cell, layers, hidden, batch in points(arguments):
         torch.manual_seed(0)
         x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)

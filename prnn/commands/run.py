@@ -20,15 +20,18 @@ _PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 _LIBRARIES = _PACKAGE / "lib"
 _PACKAGES = (
     "fast_rnnt",
+    "flashrnn",
     "k2",
     "nemo",
     "optimized_transducer",
     "speechbrain",
+    "tirex",
     "torchaudio",
     "transformers",
     "warp_rnnt",
     "warpctc_pytorch",
     "warprnnt_pytorch",
+    "xlstm",
 )  # of prnn.compat, which is not imported here, for it imports torch
 _PLACEHOLDER = re.compile(rb"/prnn-cudnn-path-+\0")  # site_scons/site_tools/cudnn_standin.py
 
@@ -46,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--compat",
         metavar="NAME[,NAME ...]",
-        help=f"also puts prnn's losses in the place of these packages', in every Python process of the program, as "
+        help="also puts prnn's losses and sLSTM in the place of these packages', in every process of the program, as "
         f"prnn.compat.install does, and says so on stderr: {', '.join(_PACKAGES)}",
     )
     parser.add_argument(

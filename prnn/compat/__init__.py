@@ -1,4 +1,4 @@
-"""Other packages' losses under their own names, over prnn's functions.
+"""Other packages' losses, and sLSTM, under their own names, over prnn's functions.
 
 `from prnn.compat import warp_rnnt` in place of `import warp_rnnt`, or, before anything imports the package,
 `prnn.compat.install("warp_rnnt")` and no further change. Each module has the original's names, argument order,
@@ -17,6 +17,7 @@ _WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "
 # Of the others, the functions that are replaced, by the module that has them; {}: the module's own replace() or
 # _install() does it.
 _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "flashrnn": {},
     "k2": {
         "k2": (
             "do_rnnt_pruning",
@@ -35,22 +36,25 @@ _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "nemo": {},
     "speechbrain": {},
+    "tirex": {},
     "torchaudio": {
         "torchaudio.functional": ("forced_align", "rnnt_loss"),
         "torchaudio.transforms": ("RNNTLoss",),
     },
     "transformers": {},
+    "xlstm": {},
 }
 
 
 def install(*names: str) -> None:
-    """Puts prnn's losses in the place of other packages', and says on stderr what it has replaced.
+    """Puts prnn's losses and sLSTM in the place of other packages', and says on stderr what it has replaced.
 
     Args:
         names: "fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch": `import NAME`
             then gives prnn.compat.NAME; the package need not be installed and must not have been imported.
             "k2", "nemo", "speechbrain", "torchaudio", "transformers": the package is imported, and its losses are
             replaced in it. What others have taken from it before by `from NAME import ...` stays as it is.
+            "flashrnn", "tirex", "xlstm": likewise, and their sLSTM is replaced.
 
     Raises:
         ValueError: a name is none of these.
@@ -97,7 +101,7 @@ def _replace_parts(name: str, module: ModuleType) -> list[str]:
         targets = {target: importlib.import_module(target) for target in _PARTS[name]}
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{name} cannot be imported ({error}), and its losses cannot be replaced in it; "
+            f"{name} cannot be imported ({error}), and nothing can be replaced in it; "
             f"prnn.compat.{name} can be imported without it"
         ) from error
     replaced = []

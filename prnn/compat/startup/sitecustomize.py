@@ -1,5 +1,6 @@
 """Imported at the start of every Python process of a program under `prnn run --compat`: when the program imports one of
-the packages that PRNN_COMPAT names, prnn.compat replaces their losses. Until then it imports nothing of prnn."""
+the packages that PRNN_COMPAT names, prnn.compat replaces their losses or sLSTM. Until then it imports nothing of
+prnn."""
 
 import importlib
 import importlib.abc
@@ -14,6 +15,7 @@ from types import ModuleType
 WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch")
 # Modules, by package, after whose import prnn.compat replaces something in them.
 MODULES = {
+    "flashrnn": ("flashrnn.flashrnn.flashrnn",),
     "k2": ("k2",),
     "nemo": (
         "nemo.collections.asr.losses.rnnt",
@@ -22,6 +24,7 @@ MODULES = {
         "nemo.collections.asr.parts.submodules.transducer_decoding.tdt_label_looping",
     ),
     "speechbrain": ("speechbrain.nnet.losses",),
+    "tirex": ("tirex.models.slstm.cell",),
     "torchaudio": ("torchaudio",),
     "transformers": (
         "transformers.loss.loss_rnnt",
@@ -31,6 +34,7 @@ MODULES = {
         "transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming",
         "transformers.models.nemotron3_5_asr.modeling_nemotron3_5_asr",
     ),
+    "xlstm": ("xlstm.blocks.slstm.cell",),
 }
 
 
@@ -88,11 +92,11 @@ def _compat() -> ModuleType:
 
 
 def _replace(package: str, module: ModuleType) -> None:
-    """A program that cannot have prnn's losses keeps its own."""
+    """A program that cannot have prnn's functions keeps its own."""
     try:
         _compat().replace_in(package, module)
     except Exception as error:
-        print(f"prnn run: {package} keeps its own losses: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"prnn run: {package} keeps its own functions: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _import_next() -> None:
