@@ -12,16 +12,18 @@ from prnn.bench.decode import main
 from prnn.bench.decode_streams import RATE, model_of, recording
 
 
-@pytest.mark.parametrize("options", [[], ["--tdt"], ["--predictor", "stateless"]])
+@pytest.mark.parametrize("options", [[], ["--tdt"], ["--predictor", "stateless", "--beam", "3"]])
 def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
     sizes = ["--classes", "20", "--hidden", "16", "--joiner", "16", "--frames", "40", "--rate", "0.5"]
     path = tmp_path / "rows.json"
     main(["--batch", "1", "3", *sizes, "--seconds", "0.01", "--json", str(path), *options], "cpu")
     rows = json.loads(path.read_text())["rows"]
-    assert [(row["batch"], row["search"]) for row in rows] == [(n, s) for n in (1, 3) for s in ("libprnn", "steps")]
-    assert len(capsys.readouterr().out.splitlines()) == 5
-    for row, other in zip(rows[::2], rows[1::2], strict=True):
-        assert row["symbols"] == other["symbols"]
+    searches = ["libprnn", "libprnn 3", "steps", "steps 3"] if "--beam" in options else ["libprnn", "steps"]
+    assert [(row["batch"], row["search"]) for row in rows] == [(n, s) for n in (1, 3) for s in searches]
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * len(searches)
+    found = {(row["batch"], row["search"]): row for row in rows}
+    for (count, search), row in found.items():
+        assert row["symbols"] == found[count, search.replace("libprnn", "steps")]["symbols"]
         assert 1 <= row["symbols"] <= 60
         assert row["us_a_symbol"] > 0
 

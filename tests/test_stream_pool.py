@@ -111,15 +111,13 @@ def test_threads_share_a_long_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.randn(1, 300, 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     calls: list[int] = []
-    step = Encoder.step
-    monkeypatch.setattr(
-        Encoder, "step", lambda self, chunk, *rest: calls.append(chunk.shape[1]) or step(self, chunk, *rest)
-    )
+    layers = Encoder.layers
+    monkeypatch.setattr(Encoder, "layers", lambda self, x, *rest: calls.append(x.shape[1]) or layers(self, x, *rest))
     pool = StreamPool(model, 2)
     slot = pool.open()
     parts = [pool.step([slot], chunk)[0] for chunk in features.split([5, 100, 3, 90, 32, 33, 37], dim=1)]
     parts += pool.finish([slot])
-    assert calls == [100, 90, 33, 37]
+    assert calls == [50, 45, 16, 19]  # encoder frames of the chunks of 100, 90, 33 and 37
     assert [joined(parts)] == model.greedy_search(features)
 
 

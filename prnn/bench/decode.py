@@ -2,7 +2,7 @@
 
     prnn bench --accelerator cpu decode [--batch 1 16] [--frames 188] [--classes 1025] [--predictor lstm] [--layers 1]
                                         [--hidden 640] [--joiner 640] [--tdt] [--dtype float32] [--rate 0.3]
-                                        [--frame-ms 80] [--seconds 1] [--threads 2] [--json FILE]
+                                        [--frame-ms 80] [--beam 4] [--seconds 1] [--threads 2] [--json FILE]
     prnn bench --accelerator cpu decode --streams 1 16 [--chunk-ms 160 320] [--encoder-layers 3] [--encoder-hidden 320]
                                         [--encoder-projection 0] [--sherpa] ...
 
@@ -11,7 +11,7 @@ frames, all of one length. Two searches of the same modules: `libprnn`, where it
 serves modules of any class (docs/transducer.md). On a GPU `libprnn` is measured while `prnn.transducer_search` does not
 take it yet, with weights prepared beforehand. `ms` is the median time of a search of the batch, with the results on the
 host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of frames of
-`--frame-ms`, over it.
+`--frame-ms`, over it. With `--beam`, each of them searches with a beam of that size, too, at most one symbol a frame.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from prnn._fields import Within, number_parser
 from prnn._ops.transducer_search import Found
 from prnn.bench.options import COUNT, SECONDS, THREADS
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
-from prnn.transducer.hypothesis import Decoder, found_hypotheses
+from prnn.transducer.hypothesis import Decoder, best_lists, found_hypotheses
 from prnn.transducer.resident import resident
-from prnn.transducer.streaming import MAX_SYMBOLS
+from prnn.transducer.streaming import MAX_SYMBOLS, SearchOptions
+from prnn.transducer.streaming import search as beam_search
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENCODER = 512
@@ -116,7 +117,21 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
         (StatelessPredictor, _Stateless) if arguments.predictor == "stateless" else (RecurrentPredictor, _Recurrent)
     )
     rows: list[dict[str, object]] = []
-    print(f"{'N':>5} {'symbols':>8} {'search':>8} {'ms':>9} {'us a symbol':>12} {'audio s/s':>10}")
+
+    def add(count: int, way: str, longest: int, seconds: float) -> None:
+        audio = count * arguments.frames * arguments.frame_ms / 1000
+        row: dict[str, Any] = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
+        row |= {"us_a_symbol": round(1e6 * seconds / max(longest, 1), 1), "audio_s_per_s": round(audio / seconds)}
+        rows.append(row)
+        print("{batch:5d} {symbols:8d} {search:>12} {ms:9.3f} {us_a_symbol:12.1f} {audio_s_per_s:10d}".format(**row))
+
+    @torch.no_grad()
+    def by_beam(decoder: Decoder, count: int) -> list[list[prnn.Hypothesis]]:
+        options = SearchOptions.checked("modified", arguments.beam, 1)
+        lengths = torch.full((count,), arguments.frames, device=device)
+        return best_lists(beam_search(decoder, options, frames[:count], lengths), 1, length_norm=False)
+
+    print(f"{'N':>5} {'symbols':>8} {'search':>12} {'ms':>9} {'us a symbol':>12} {'audio s/s':>10}")
     for count in arguments.batch:
         for way in ("libprnn", "steps"):
             predictor.__class__ = known if way == "libprnn" else other
@@ -127,13 +142,11 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
             found = find()
             if found is None:
                 continue
-            longest = int(found.counts.max())
-            seconds = median_time(partial(on_host, find), arguments.seconds)
-            audio = count * arguments.frames * arguments.frame_ms / 1000
-            row = {"batch": count, "symbols": longest, "search": way, "ms": round(1000 * seconds, 3)}
-            row |= {"us_a_symbol": round(1e6 * seconds / max(longest, 1), 1), "audio_s_per_s": round(audio / seconds)}
-            rows.append(row)
-            print("{batch:5d} {symbols:8d} {search:>8} {ms:9.3f} {us_a_symbol:12.1f} {audio_s_per_s:10d}".format(**row))
+            add(count, way, int(found.counts.max()), median_time(partial(on_host, find), arguments.seconds))
+            if arguments.beam:
+                longest = max(len(best[0].tokens) for best in by_beam(decoder, count))
+                seconds = median_time(partial(by_beam, decoder, count), arguments.seconds)
+                add(count, f"{way} {arguments.beam}", longest, seconds)
     predictor.__class__ = known
     return rows
 
@@ -155,6 +168,7 @@ def main(arguments: Sequence[str], device: str) -> None:
     parser.add_argument("--tdt", action="store_true", help="a token-and-duration transducer, durations 0 to 4")
     parser.add_argument("--dtype", choices=tuple(_DTYPES), default="float32")
     parser.add_argument("--rate", type=SECONDS, default=0.3, help="symbols a frame")
+    parser.add_argument("--beam", type=COUNT, help="measure beam searches of this size, too")
     parser.add_argument("--frame-ms", type=SECONDS, default=80.0, help="audio of an encoder frame")
     parser.add_argument("--seconds", type=SECONDS, default=1.0, help="of each measurement")
     parser.add_argument("--threads", type=THREADS, help="of a CPU; all unless told otherwise")

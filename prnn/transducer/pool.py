@@ -16,7 +16,7 @@ from prnn.transducer.hypothesis import Decoder, Hypothesis, found_hypotheses, ma
 from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.resident import Resident, resident
 from prnn.transducer.resident_layers import resident_layers
-from prnn.transducer.stacking import EncoderState
+from prnn.transducer.stacking import EncoderState, StackingEncoder
 
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
@@ -79,6 +79,7 @@ class StreamPool:
             else:
                 self._search = self._resident.new_state(slots)
         self._frames = [0] * slots  # encoder frames searched of each stream
+        self._waiting = [0] * slots  # frames that wait in a StackingEncoder's state
         self._free = list(range(slots - 1, -1, -1))
         self._open: set[int] = set()
 
@@ -88,7 +89,7 @@ class StreamPool:
             raise ValueError(f"all slots are taken, {self.slots}; close a stream, or make a larger pool")
         slot = self._free.pop()
         self._open.add(slot)
-        self._frames[slot] = 0
+        self._frames[slot] = self._waiting[slot] = 0
         map_tensors(lambda x, new: x[slot].copy_(new[0]), self._encoder, self._new_encoder)
         if self._resident is None:
             map_tensors(lambda x, new: x[slot].copy_(new[0]), self._search, self._new_search)
@@ -123,7 +124,7 @@ class StreamPool:
             ValueError, TypeError: naming the argument and its value.
         """
         feature_dim = self._model.encoder.feature_dim
-        lengths = check_features("chunk", chunk, feature_dim, "chunk_lengths", chunk_lengths, 0).to(self._device)
+        lengths = check_features("chunk", chunk, feature_dim, "chunk_lengths", chunk_lengths, 0).cpu()
         require_searchable("chunk", chunk, self._device)
         self._require_open(slots)
         if len(slots) != len(chunk):
@@ -180,27 +181,59 @@ class StreamPool:
         return torch.tensor(list(slots), device=self._device)
 
     def _advance(self, slots: Sequence[int], chunk: Tensor | None, lengths: Tensor | None) -> list[Hypothesis]:
-        """Encodes and searches a chunk, or, without one, what still waits for frames."""
+        """Encodes and searches a chunk, whose (N,) int64 lengths are on the CPU, or, without one, what still waits for
+        frames."""
         rows = self._rows(slots)
         encoder: Any = self._model.encoder
+        ready: list[int] | None = None  # the encoder frames of each stream, where the host knows
+        alike = None
+        if chunk is not None and lengths is not None and isinstance(encoder, StackingEncoder):
+            given = lengths.tolist()
+            totals = [self._waiting[slot] + length for slot, length in zip(slots, given, strict=True)]
+            after_chunk = {total: encoder.ready_of(total) for total in set(totals)}
+            ready = [after_chunk[total][0] for total in totals]
+            if len(after_chunk) == 1 and all(length == chunk.shape[1] for length in given):
+                alike = totals[0] - chunk.shape[1]
+            for slot, total in zip(slots, totals, strict=True):
+                self._waiting[slot] = after_chunk[total][1]
+        else:
+            for slot in slots:
+                self._waiting[slot] = 0
         # Each stream is one thread's in the library's layers; in prnn.nn's, threads share a stream that is long.
         is_long = chunk is not None and chunk.shape[1] > _LONG * encoder.frame_stride
-        if self._layers is None or (is_long and len(slots) < torch.get_num_threads()):
+        by_modules = self._layers is None or (is_long and len(slots) < torch.get_num_threads())
+        if by_modules and alike is None:
             state = _selected(self._encoder, rows)
-            out, counts, after = encoder.finish(state) if chunk is None else encoder.step(chunk, lengths, state)
+            out, counts, after = (
+                encoder.finish(state) if chunk is None else encoder.step(chunk, lengths.to(self._device), state)  # type: ignore[union-attr]
+            )
             _write(self._encoder, rows, after)
+            return self._find(slots, rows, out, counts, ready)
+        waiting, hidden = self._encoder[:2], self._encoder.hidden
+        frames, held = _selected(waiting, rows)
+        if alike is not None:
+            assert chunk is not None
+            x, count, frames, left = encoder.stacked_alike(chunk, frames, alike)
+            counts, held = torch.full_like(held, count), torch.full_like(held, left)
         else:
-            waiting = self._encoder[:2]
-            frames, held = _selected(waiting, rows)
             state = EncoderState(frames, held, ())
-            stacked = encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
-            x, counts, *after = stacked
-            out = self._layers.run(x, counts, rows, self._encoder.hidden)
-            _write(waiting, rows, tuple(after))
-        return self._find(slots, rows, out, counts)
+            x, counts, frames, held = (
+                encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
+            )
+        if self._layers is not None and not by_modules:
+            out = self._layers.run(x, counts, rows, hidden)
+        elif x.shape[1]:
+            out, after = encoder.layers(x, _selected(hidden, rows), None)
+            _write(hidden, rows, after)
+        else:
+            out = x.new_zeros(len(slots), 0, encoder.output_dim)
+        _write(waiting, rows, (frames, held))
+        return self._find(slots, rows, out, counts, ready)
 
-    def _find(self, slots: Sequence[int], rows: Tensor | None, out: Tensor, counts: Tensor) -> list[Hypothesis]:
-        """Searches the encoder's frames."""
+    def _find(
+        self, slots: Sequence[int], rows: Tensor | None, out: Tensor, counts: Tensor, ready: list[int] | None
+    ) -> list[Hypothesis]:
+        """Searches the encoder's frames, (N,) `counts` of them real."""
         if not out.shape[1]:
             scores = self._scores.tolist()
             return [Hypothesis([], scores[slot], [], []) for slot in slots]
@@ -211,12 +244,14 @@ class StreamPool:
         else:
             places = None if rows is None else rows.int()
             by_library = self._resident.search(out, counts, self._max_symbols, (places, *self._search[1:]))
-            assert by_library is not None  # a CPU has a search for all sizes
+            assert by_library is not None  # a model that has a search has one for all sizes
             found = by_library
         hypotheses = found_hypotheses(found)
-        for slot, hypothesis, count in zip(slots, hypotheses, counts.tolist(), strict=True):
+        ready = counts.tolist() if ready is None else ready
+        for slot, hypothesis, count in zip(slots, hypotheses, ready, strict=True):
             first = self._frames[slot]
-            hypothesis.timestamps[:] = [first + frame for frame in hypothesis.timestamps]
+            if hypothesis.timestamps:
+                hypothesis.timestamps[:] = [first + frame for frame in hypothesis.timestamps]
             self._frames[slot] = first + count
         return hypotheses
 

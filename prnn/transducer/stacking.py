@@ -200,21 +200,36 @@ class StackingEncoder(nn.Module):
     def _stacked_together(
         self, chunk: Tensor, lengths: Tensor, state: EncoderState
     ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """`stacked` on a CPU where all rows have as many frames, in few operations, or None: what these take is most of
-        a small encoder's time on a chunk."""
+        """`stacked` on a CPU where all rows have as many frames, or None."""
         if chunk.is_cuda or not len(chunk):
             return None
         (waiting, *others), given = state.counts.tolist(), lengths.tolist()
         if any(count != waiting for count in others) or any(count != chunk.shape[1] for count in given):
             return None
-        frames = (chunk.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_inv_std
+        x, ready, kept, left = self.stacked_alike(chunk, state.frames, waiting)
+        return x, torch.full_like(lengths, ready), kept, torch.full_like(lengths, left)
+
+    def stacked_alike(self, chunk: Tensor, frames: Tensor, waiting: int) -> tuple[Tensor, int, Tensor, int]:
+        """`stacked` where `waiting` of the `frames` (N, frame_stack - 1, F) of each row wait and all of the chunk are
+        real: in few operations, for what these take is most of a small encoder's time on a chunk, and without a look at
+        a number on a GPU.
+
+        Returns:
+            Stacked frames (N, M, frame_stack * F); M; the frames that wait, and how many.
+        """
+        x = (chunk.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_inv_std
         if waiting:
-            frames = torch.cat([state.frames[:, :waiting], frames], dim=1)
-        total = frames.shape[1]
-        ready = max((total - self.frame_stack) // self.frame_stride + 1, 0)
-        left = total - ready * self.frame_stride
-        kept = functional.pad(frames[:, total - left :], (0, 0, 0, self.frame_stack - 1 - left))
-        return self._stack(frames, ready), torch.full_like(lengths, ready), kept, torch.full_like(lengths, left)
+            x = torch.cat([frames[:, :waiting], x], dim=1)
+        ready, left = self.ready_of(x.shape[1])
+        kept = torch.zeros_like(frames)
+        if left:
+            kept[:, :left] = x[:, x.shape[1] - left :]
+        return self._stack(x, ready), ready, kept, left
+
+    def ready_of(self, frames: int) -> tuple[int, int]:
+        """Of so many frames of a stream that goes on, how many stacked frames they give, and how many wait then."""
+        ready = max((frames - self.frame_stack) // self.frame_stride + 1, 0)
+        return ready, frames - ready * self.frame_stride
 
     def stacked_rest(self, state: EncoderState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`stacked` of what still waits, once no more frames will come."""
@@ -248,7 +263,7 @@ class StackingEncoder(nn.Module):
         if not outputs:
             return frames.new_zeros(batch, 0, self.frame_stack * size)
         needed = (outputs - 1) * self.frame_stride + self.frame_stack
-        frames = functional.pad(frames, (0, 0, 0, max(needed - length, 0)))[:, :needed]
+        frames = functional.pad(frames, (0, 0, 0, needed - length)) if needed > length else frames[:, :needed]
         if self.frame_stride == self.frame_stack:
             return frames.reshape(batch, outputs, -1)
         return frames.unfold(1, self.frame_stack, self.frame_stride).transpose(2, 3).reshape(batch, outputs, -1)

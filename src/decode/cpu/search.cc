@@ -57,11 +57,12 @@ template <class T>
 class Thread {
  public:
   Thread(const TransducerModel& m, const PreparedTransducer<T>& prepared, const TransducerSearchArgs& args,
-         const T* frames, std::atomic<int64_t>& queue, void* arrays, char* scratch)
+         const T* frames, int64_t lanes, std::atomic<int64_t>& queue, void* arrays, char* scratch)
       : m_(m),
         prepared_(prepared),
         args_(args),
         frames_(frames),
+        lane_count_(lanes),
         queue_(queue),
         arena_(arrays),
         arrays_(arena_, m, prepared),
@@ -98,7 +99,7 @@ class Thread {
   // Gives lanes without an utterance the next ones of the batch. Returns how many have one.
   int64_t fill_lanes() {
     int64_t active = 0;
-    for (int64_t i = 0; i < kLanes; ++i) {
+    for (int64_t i = 0; i < lane_count_; ++i) {
       if (lanes_[i].row < 0 && !is_queue_empty_) {
         const int64_t row = queue_.fetch_add(1, std::memory_order_relaxed);
         is_queue_empty_ = row >= args_.options.batch;
@@ -237,7 +238,8 @@ class Thread {
   const TransducerModel& m_;
   const PreparedTransducer<T>& prepared_;
   const TransducerSearchArgs& args_;
-  const T* frames_;  // {N, T, J}
+  const T* frames_;     // {N, T, J}
+  int64_t lane_count_;  // at most kLanes, so that each thread has some of a small batch
   std::atomic<int64_t>& queue_;
   bool is_queue_empty_ = false;
   Arena arena_;
@@ -270,12 +272,13 @@ void transducer_search_cpu(const TransducerModel& m, const TransducerSearchArgs&
   const size_t lanes = lane_bytes<T>(m), least = transducer_search_workspace_cpu<T>(m, args.options).least;
   const auto room = static_cast<int64_t>((args.workspace_size - least) / lanes + 1);
   const int threads = static_cast<int>(std::min<int64_t>(search_threads<T>(m, args.options), room));
+  const int64_t lanes_of_thread = std::min(kLanes, (args.options.batch + threads - 1) / threads);
   Arena arena(args.workspace);
   const JoinerFrames<T> frames(arena, m, args.options.batch, args.options.maxFrames);
   char* const arrays = static_cast<char*>(args.workspace) + (least - lanes);
   std::atomic<int64_t> queue{0};
   frames.run(m, prepared, args.inputs.frames, threads, [&](size_t rank, const T* x, char* scratch) {
-    Thread<T>(m, prepared, args, x, queue, arrays + rank * lanes, scratch).run();
+    Thread<T>(m, prepared, args, x, lanes_of_thread, queue, arrays + rank * lanes, scratch).run();
   });
 }
 

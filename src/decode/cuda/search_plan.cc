@@ -56,23 +56,24 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
 }
 
 // What a batch takes, in some unit: a model of times measured on one H200, with an LSTM of 640 units, a joiner of 640
-// and 1,025 classes. A round has a part that is always the same, parts that grow with its slots and columns and with
-// the passes over the rows of weights that a block has, and the weights that are read from L2.
+// and 1,025 classes. A round has a part that is always the same, parts that grow with its slots, with its columns and
+// with the passes over the rows of weights that a block has, and the weights that are read from L2.
 double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterances) {
-  constexpr double kBytesOfL2 = 30e3;  // a block and microsecond
+  constexpr double kBytesOfL2 = 60e3;  // a block and microsecond, beyond what passes take
   constexpr double kHidden = 1.5;      // of the recurrent products, while the projections are on their way
   const bool is_float = plan.element_bytes == 4;
-  const double of_slot = is_float ? 1.2 : 0.5, of_column = is_float ? 0.5 : 0.12, of_pass = is_float ? 0.7 : 0.35;
-  const auto passes = [&](Matrix m) { return of_pass * passes_of(plan.tiles[m], batch.blocks); };
-  double round = (is_float ? 10 : 8.5) + of_slot * batch.slots + of_column * batch.slots * batch.window;
-  round += 0.01 * batch.entries + passes(kOutput) + passes(kProjection) + passes(kUpperInput);
-  round += std::max(0.0, passes(kRecurrent) + passes(kUpperRecurrent) - kHidden);
+  const int columns = batch.slots * batch.window;
+  const auto passes = [&](Matrix m) { return passes_of(plan.tiles[m], batch.blocks); };
+  double round = is_float ? 8.5 + 0.6 * batch.slots + 0.3 * columns : 7 + 0.4 * batch.slots + 0.2 * columns;
+  round += 0.01 * batch.entries + passes(kOutput) * (is_float ? 1.2 + 0.06 * columns : 0.9 + 0.04 * columns);
+  round += (is_float ? 1.1 : 0.8) * (passes(kProjection) + passes(kUpperInput));
+  round += std::max(0.0, (is_float ? 0.9 : 0.6) * (passes(kRecurrent) + passes(kUpperRecurrent)) - kHidden);
   round += std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
-  // Rounds of a symbol, where 0.3 of the frames have one.
+  // Rounds of a symbol, where 0.3 of the frames have one, or durations pass over some of the others.
   double blanks = 1;
-  for (int i = 0; i < batch.window; ++i) blanks *= 0.7;
+  for (int i = 0; i < batch.window; ++i) blanks *= plan.has_durations ? 0.5 : 0.7;
   const double at_once = batch.groups * batch.slots, times = static_cast<double>(utterances) / at_once;
-  return round / (1 - blanks) * (times <= 1 ? 1 : times + 0.4);
+  return round / (1 - blanks) * (times <= 1 ? 1 : times + 0.2);
 }
 
 // The blocks that have a piece more of a matrix follow those that have one more of the matrix before. A layer's two
@@ -92,6 +93,7 @@ void share_out(const SearchPlan& plan, BatchPlan& batch) {
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan) {
   plan = {};
   plan.element_bytes = model.dataType == PRNN_DATA_FLOAT ? 4 : 2;
+  plan.has_durations = model.durationCount > 0;
   plan.layers = model.predictor == PRNN_PREDICTOR_STATELESS ? 0 : static_cast<int>(model.layers);
   // What has no room even alone. Sizes beyond may be more than the bytes of a row that an int holds.
   if (std::max(model.hiddenSize, model.joinerSize) > shared_bytes / (kSlots * plan.element_bytes)) return false;

@@ -74,6 +74,7 @@ struct SearchPlan {
   RowTiles tiles[kMatrices];  // first_larger: of a batch
   int element_bytes;
   int layers;  // recurrent; 0: stateless
+  bool has_durations;
   int joiner_stride, state_stride;
   int multiprocessors;
   int64_t shared_bytes, weight_bytes;
