@@ -263,7 +263,7 @@ def test_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         output, states = module(input, options["hx"])
         again, _ = module(input, states)
-    assert output.dtype == states[0].dtype == again.dtype
+    assert output.dtype == states[0].dtype == again.dtype == torch.bfloat16
     assert all(state.dtype == torch.float32 for state in states[1:])
     for own, wanted in zip((output, *states), (expected, *last), strict=True):
         torch.testing.assert_close(own.float(), wanted, rtol=2**-8, atol=2**-8)
