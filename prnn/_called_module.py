@@ -1,22 +1,26 @@
-"""The way of a recurrent module's forward() to its calls: eager ones, or those of traces and of wrong arguments."""
+"""What all layers of prnn.nn share: forward() makes a prepared eager call, or one that is checked in full."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from prnn._calls import ModuleCalls
 from prnn._checked_call import run_checked
+from prnn._errors import NotSupportedError
 from prnn._ops._torch_private import is_undisturbed
-from prnn._scripting import NotScriptable
 
-__all__ = ["CalledModule", "States"]
+__all__ = ["CalledModule", "Sequences", "States"]
 
+Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
 
 
-class CalledModule(NotScriptable):
-    """A base of recurrent modules, which keep what their eager calls of each size need."""
+class CalledModule(torch.nn.Module):
+    """The base of prnn.nn's layers: a module keeps what its eager calls of each size need. torch.compile and
+    torch.export take it, TorchScript and torch.onnx.export do not."""
 
     _calls: ModuleCalls | None = None
 
@@ -53,3 +57,22 @@ class CalledModule(NotScriptable):
     def _make_calls_and_run(self, *arguments: Any) -> Any:
         calls = self.__dict__["_calls"] = ModuleCalls.of(self)
         return None if calls is None else calls.run(self, *arguments)
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """What torch.jit.script asks a module for before it compiles it."""
+        raise self._refusal("torch.jit.script")
+
+    def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What a module is called by while torch.jit.trace records."""
+        raise self._refusal("torch.jit.trace (by which torch.onnx.export with dynamo=False works)")
+
+    def _refusal(self, caller: str) -> NotSupportedError:
+        return NotSupportedError(
+            f"prnn.nn.{type(self).__name__} cannot be recorded by {caller}; prnn.convert_back(model) makes torch.nn's "
+            "layers of prnn.nn.RNN, GRU and LSTM, which can; torch.compile and torch.export take prnn's own"
+        )
+
+    def _get_name(self) -> str:
+        """The name in a repr, which tells the layers of a converted model from torch.nn's."""
+        kind = type(self)
+        return f"prnn.nn.{kind.__name__}" if kind.__module__.startswith("prnn.") else kind.__name__

@@ -3,22 +3,19 @@
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
-from torch.nn.utils.rnn import PackedSequence
 
-from prnn._called_module import CalledModule, States
+from prnn._called_module import CalledModule, Sequences, States
 from prnn._cells import check_forget_bias
 from prnn._layer_arguments import check_dtype, check_flag, check_pair, check_size, check_tensor, is_autocast
 from prnn._ops._handles import DTYPES
 from prnn._state_masks import check_probability
 
 __all__ = ["LayerNormLSTM"]
-
-Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 
 # Parameters of torchaudio's layer, and the ones that they are here.
 _TORCHAUDIO = {

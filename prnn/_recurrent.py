@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from operator import is_, itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
-from prnn._calls import ModuleCalls
-from prnn._checked_call import run_checked
+from prnn._called_module import CalledModule, Sequences, States
 from prnn._layer_arguments import check_heads, check_layout
 from prnn._ops._layer import BACKENDS
-from prnn._ops._torch_private import in_functorch, is_undisturbed
-from prnn._scripting import NotScriptable
+from prnn._ops._torch_private import in_functorch
 from prnn._state_masks import check_masks
 
 __all__ = ["DERIVED", "Recurrent", "Sequences", "States"]
@@ -29,9 +26,6 @@ _address_of, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
 
 # Attributes of a layer that _init_flat_weights() and calls make of the others; pickles do not have them.
 DERIVED = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases", "_flattened", "_calls")
-
-Sequences = TypeVar("Sequences", Tensor, PackedSequence)
-States = tuple[Tensor | None, ...]
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -47,7 +41,7 @@ def _has_own_storage(tensor: Tensor) -> bool:
     return tensor.device.type not in ("cuda", "cpu") or not tensor.untyped_storage().resizable()
 
 
-class Recurrent(NotScriptable, torch.nn.RNNBase):
+class Recurrent(CalledModule, torch.nn.RNNBase):
     """What RNN, GRU, LSTM and sLSTM share: parameters kept in one packed buffer, and the way from torch's data layouts
     to the operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
@@ -56,7 +50,6 @@ class Recurrent(NotScriptable, torch.nn.RNNBase):
     heads = 1  # of modules that convert() or an older pickle made, as the next two
     zoneout = 0.0
     recurrent_dropout = 0.0
-    _calls: ModuleCalls | None = None
 
     def __init__(
         self,
@@ -222,7 +215,7 @@ class Recurrent(NotScriptable, torch.nn.RNNBase):
         return [getattr(self, name) if weight is None or weight is _MISSING else weight for name, weight in named]
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        state: dict[str, Any] = super().__getstate__()
         for name in DERIVED:
             state.pop(name, None)
         return state
@@ -232,7 +225,6 @@ class Recurrent(NotScriptable, torch.nn.RNNBase):
         self._init_flat_weights()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("_calls", None)
         if isinstance(value, Tensor):
             self.__dict__["_flattened"] = None  # which would keep the parameter before in memory
         super().__setattr__(name, value)
@@ -244,29 +236,3 @@ class Recurrent(NotScriptable, torch.nn.RNNBase):
         for name in ("zoneout", "recurrent_dropout"):
             text += f", {name}={value}" if (value := getattr(self, name)) > 0 else ""
         return text if self.backend == "best" else f"{text}, backend={self.backend!r}"
-
-    # Forward
-
-    def _run(
-        self,
-        input: Sequences,
-        states: States,
-        lengths: Tensor | Sequence[int] | None,
-        reset: Tensor | None,
-        names: Sequence[str],
-        return_cells: bool = False,
-    ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
-        """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
-        if is_undisturbed():
-            calls = self._calls
-            if calls is None:
-                results = self._make_calls_and_run(input, states, lengths, reset, return_cells)
-            else:
-                results = calls.run(self, input, states, lengths, reset, return_cells)
-            if results is not None:
-                return results
-        return run_checked(self, input, states, lengths, reset, names, return_cells)
-
-    def _make_calls_and_run(self, *arguments: Any) -> Any:
-        calls = self.__dict__["_calls"] = ModuleCalls.of(self)
-        return None if calls is None else calls.run(self, *arguments)

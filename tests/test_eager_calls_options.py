@@ -96,7 +96,7 @@ def few_calls(cell: str) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
         ({}, {"lengths": lengths}, 13),
         ({}, {"reset": reset}, 14),
         ({}, {"reset": reset, "lengths": lengths}, 18),
-        ({"heads": 2}, {}, 15),
+        ({"heads": 2}, {}, 16),
         ({"dropout": 0.1}, {}, 14),
         ({"recurrent_dropout": 0.1}, {}, 18),
     ]

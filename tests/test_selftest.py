@@ -230,7 +230,7 @@ def test_operators_take_the_other_kernels_in_both_passes(unproven: Path, monkeyp
     monkeypatch.setattr(_call.Call, "forward", note(forward))
     monkeypatch.setattr(_call.Call, "backward", note(backward))
     weights = [weight.requires_grad_() for weight in prnn.nn.GRU(8, 16).parameters()]
-    config = (MODES["GRU"], 16, 0, 1, False, 0.0, BACKENDS["best"], False, False, 1, 0.0, 0, 0)
+    config = Config(MODES["GRU"], 16, 0, 1, False, 0.0, BACKENDS["best"])
     x = torch.randn(40, 2, 8, requires_grad=True)
     with pytest.warns(UserWarning, match="dw differs from the CPU's"):
         y, *_ = torch.ops.prnn.rnn(x, None, None, weights, None, None, None, [], None, None, *config, True)

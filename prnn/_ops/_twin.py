@@ -97,6 +97,7 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
         found = _results(tested, sizes, {name: value.to(stack.device) for name, value in data.items()})
         wanted = _results(twin, sizes, {name: _widened(value) for name, value in data.items()})
     tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE[stack.dtype]
+    tolerance *= 1 + (config.num_layers - 1) / 10  # of six layers, the CPU's own 16-bit kernels take 3/4 of one layer's
     gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
     outputs = {name: value for name, value in wanted.items() if name not in gradients}
     differences = compare(found, outputs, tolerance), compare(found, gradients, tolerance)
@@ -132,9 +133,10 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
         return made.uniform_(generator=generator) < probability
 
     h = (2 if config.has_reset else 1, stack.states, batch, stack.state_size)
-    c = (*h[:-1], stack.hidden_size)
+    c = (h[0], stack.cell_states, batch, stack.hidden_size)
     weights = random(stack.params_size, scale=1.5 / max(stack.hidden_size, stack.input_size) ** 0.5)
-    gates = {"LSTM": 4, "GRU": 3}.get(next(name for name, mode in MODES.items() if mode == config.mode), 1)
+    name = next(name for name, mode in MODES.items() if mode == config.mode)
+    gates = {"GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}.get(name, 4)
     biases = weights[-2 * stack.states * gates * stack.hidden_size :]  # behind all matrices
     if config.mode == MODES["RNN_RELU"]:
         # Units clearly on or off: at the kink, rounding decides about a gradient.
@@ -150,8 +152,10 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
         "dy": random(rows, stack.output_size),
         "dhy": random(*h[1:]),
     }
-    if stack.is_lstm:
+    if stack.cell_states > 0:
         made |= {"cx": random(*c), "dcy": random(*c[1:])}
+    if stack.cell_states > stack.states:  # c, n and m: n is the sum that c is divided by
+        made["cx"][:, 1::3] += 2
     if config.return_cells:
         made["dcells"] = random(rows, stack.cells_size)
     if config.has_reset:

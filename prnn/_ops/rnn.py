@@ -36,7 +36,7 @@ small layer.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -98,12 +98,57 @@ def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:
     return input.is_cuda and any(given is not None and given.is_cpu for given in sizes)
 
 
-def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor | None] | None) -> None:
+class _Forward(NamedTuple):
+    """Arguments of rnn, before its configuration."""
+
+    input: Tensor
+    hx: Tensor | None
+    cx: Tensor | None
+    weights: Sequence[Tensor]
+    batch_sizes: Tensor | None
+    lengths: Tensor | None
+    reset: Tensor | None
+    masks: Sequence[Tensor | None]
+    seed: Tensor | None
+    max_batch: Any  # int or None; a symbol where it is traced
+
+
+class _Backward(NamedTuple):
+    """Arguments of rnn_backward, before its configuration."""
+
+    grad_output: Tensor | None
+    grad_hy: Tensor | None
+    grad_cy: Tensor | None
+    grad_cells: Tensor | None
+    input: Tensor
+    hx: Tensor | None
+    cx: Tensor | None
+    weights: Sequence[Tensor]
+    batch_sizes: Tensor | None
+    lengths: Tensor | None
+    reset: Tensor | None
+    recurrent_mask: Tensor | None
+    output: Tensor
+    reserve: Tensor
+
+
+Arguments = TypeVar("Arguments", _Forward, _Backward)
+
+
+def _parsed(kind: type[Arguments], given: tuple[Any, ...]) -> tuple[Arguments, Config, Any]:
+    """An operator's arguments, its configuration, and its last argument: train or wanted."""
+    count = len(kind._fields)
+    return kind(*given[:count]), Config(*given[count:-1]), given[-1]
+
+
+def _require_one_device(arguments: _Forward | _Backward) -> None:
     """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
     on the device of input, for results. How long sequences are may be on the CPU, as torch has it."""
-    for name, value in others.items():
-        for tensor in [value] if isinstance(value, Tensor) else value or []:
-            if tensor is None or (name in ("batch_sizes", "lengths") and tensor.device.type == "cpu" and input.is_meta):
+    input = arguments.input
+    for name, value in zip(arguments._fields, arguments, strict=True):
+        for tensor in value if isinstance(value, (list, tuple)) else [value]:
+            of_host = name in ("batch_sizes", "lengths")
+            if not isinstance(tensor, Tensor) or (of_host and tensor.device.type == "cpu" and input.is_meta):
                 continue
             if (tensor.device.type == "meta") != (input.device.type == "meta"):
                 raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
@@ -175,20 +220,9 @@ def _reserve_size(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch
     return stack.reserve_bound(steps * batch if batch_sizes is None else input.size(0), steps, batch)
 
 
-def _rnn(
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    masks: Sequence[Tensor | None],
-    seed: Tensor | None,
-    max_batch: int | None,
-    *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    config, train = Config(*config_and_train[:-1]), config_and_train[-1]
+def _rnn(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    arguments, config, train = _parsed(_Forward, given)
+    input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, _ = arguments
     stack = layer(config, input.dtype, input.size(-1), input.device)
     sequences = sequences_of(input, batch_sizes, lengths)
     batch = sequences.batch
@@ -220,24 +254,11 @@ def _rnn(
     return y, hy, cy, new(0, dtype=torch.uint8) if reserve_or_none is None else reserve_or_none, cells
 
 
-def _rnn_backward(
-    grad_output: Tensor | None,
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    grad_cells: Tensor | None,
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrent_mask: Tensor | None,
-    output: Tensor,
-    reserve: Tensor,
-    *config_and_wanted: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
+def _rnn_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    arguments, config, wanted = _parsed(_Backward, given)
+    gradients, (input, hx, cx, weights) = arguments[:4], arguments[4:8]
+    batch_sizes, lengths, reset, recurrent_mask, output, reserve = arguments[8:]
+    grad_output, grad_hy, grad_cy, grad_cells = gradients
     stack = layer(config, input.dtype, input.size(-1), input.device)
     sequences = sequences_of(input, batch_sizes, lengths)
     output_shape, batch = (*input.shape[:-1], stack.output_size), sequences.batch
@@ -266,7 +287,7 @@ def _rnn_backward(
                 reserve = reserve.clone()  # of which the schema says that it is not written to
             results = Call(stack, sequences, True).backward(
                 sequences,
-                (grad_output, grad_hy, grad_cy, grad_cells),
+                gradients,
                 (input, hx, cx),
                 packed,
                 (reset, None, recurrent_mask, None),
@@ -278,32 +299,11 @@ def _rnn_backward(
     return grad_input, grad_hx, grad_cx, grad_weights
 
 
-def _rnn_fake(
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    masks: Sequence[Tensor | None],
-    seed: Tensor | None,
-    max_batch: int | None,
-    *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rnn_fake(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     refuse_onnx()
-    _require_one_device(
-        input,
-        hx=hx,
-        cx=cx,
-        weights=weights,
-        batch_sizes=batch_sizes,
-        lengths=lengths,
-        reset=reset,
-        masks=masks,
-        seed=seed,
-    )
-    config, train = Config(*config_and_train[:-1]), config_and_train[-1]
+    arguments, config, train = _parsed(_Forward, given)
+    _require_one_device(arguments)
+    input, hx, batch_sizes = arguments.input, arguments.hx, arguments.batch_sizes
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     batch: Any
     if batch_sizes is None:
@@ -311,7 +311,7 @@ def _rnn_fake(
     elif hx is not None:
         batch = hx.size(-2)
     else:
-        batch = max_batch
+        batch = arguments.max_batch
     training = train or config.dropout > 0 or config.return_cells
     reserve_size = _reserve_size(stack, input, batch_sizes, batch) if training else 0
     return (
@@ -323,27 +323,10 @@ def _rnn_fake(
     )
 
 
-def _rnn_backward_fake(
-    grad_output: Tensor | None,
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    grad_cells: Tensor | None,
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrent_mask: Tensor | None,
-    output: Tensor,
-    reserve: Tensor,
-    *config_and_wanted: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = {"grad_output": grad_output, "grad_hy": grad_hy, "grad_cy": grad_cy, "grad_cells": grad_cells}
-    sequences = {"batch_sizes": batch_sizes, "lengths": lengths, "reset": reset, "recurrent_mask": recurrent_mask}
-    _require_one_device(input, **gradients, hx=hx, cx=cx, weights=weights, **sequences, output=output)
-    config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
+def _rnn_backward_fake(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    arguments, config, wanted = _parsed(_Backward, given)
+    _require_one_device(arguments)
+    input, hx, cx = arguments.input, arguments.hx, arguments.cx
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     return (
         input.new_empty(input.shape if wanted[0] else 0),
