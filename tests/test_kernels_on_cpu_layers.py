@@ -96,6 +96,22 @@ CASES = {
             (100, "7,5,5,5", {"resets": 1, "replicas": 2, "reverse": 1}),
         ],
     ),
+    "mma, sLSTM": (
+        "mma",
+        "float",
+        "slstm_exp",
+        "kMma",
+        ["1", "1, 1"],
+        [(64, "20,20,7,3", {"replicas": 2}), (50, "1,1", {})],
+    ),
+    "mma, extras, sLSTM": (
+        "mma",
+        "float",
+        "slstm",
+        "kMmaExtras",
+        ["1", "1, 1"],
+        [(64, "9,9,3", {"resets": 1}), (64, "7,5,5", {"resets": 1, "reverse": 1})],
+    ),
     "mma, large, sLSTM": (
         "mma-large",
         "half",
