@@ -134,6 +134,7 @@ def _search_benchmarks() -> list[list[str]]:
 def groups() -> list[Group]:
     """All groups, in the order in which they run."""
     return [
+        Group("selftest", 120, ((PYTHON, "-m", "prnn", "selftest"),)),
         _tests("search", 240, "test_decode_cuda.py", "test_transducer_search_cuda.py", "test_transducer_cuda.py"),
         _tests("tdt", 180, "test_joint_tdt_loss.py"),
         _tests("joint", 240, "test_joint_rnnt_loss.py"),
