@@ -129,6 +129,25 @@ def test_first_timestep() -> None:
     assert torch.equal(n, torch.ones_like(n))
 
 
+def test_which_side_m_is_matters_to_c_and_not_to_h() -> None:
+    module = prnn.nn.sLSTM(1, 1, forget_gate="exponential", dtype=torch.float64)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.zero_()
+            if name == "weight_ih_l0":
+                parameter.copy_(torch.tensor([[1.0], [0.0], [0.5], [0.0]]))
+    hx = [torch.full((1, 1, 1), value, dtype=torch.float64) for value in (0.0, 0.3, 1.0, 0.0)]
+    gradients: list[list[float]] = [[], []]
+    for i in (-1e-9, 1e-9):  # of the tie with f + m
+        for index in range(2):
+            x = torch.full((1, 1, 1), i, dtype=torch.float64, requires_grad=True)
+            _, states = module(x, tuple(hx))
+            gradients[index].append(torch.autograd.grad(states[index].sum(), x)[0].item())
+    (h_below, h_above), (c_below, c_above) = gradients
+    assert abs(h_below - h_above) < 1e-8
+    assert abs(c_below - c_above) > 0.1
+
+
 def test_chunks_are_the_whole() -> None:
     case = Case(steps=9, layers=2, heads=2, states=False)
     module = case.module(torch.float32)

@@ -39,7 +39,8 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     ids=str,
 )
 def test_equals_its_formulas(case: Case, dtype: torch.dtype) -> None:
-    ours, theirs = both(case, dtype, "cuda")
+    # Rounding decides which side of the maximum m is in near ties, on which gradients of c, n and m depend.
+    ours, theirs = both(case, dtype, "cuda", of_cells=dtype == FLOAT)
     for state in "cn":  # as of the m that was rounded: c exp(m) and n exp(m) are the state
         theirs[state] = theirs[state] * torch.exp(theirs["m"] - ours["m"])
     for name, expected in theirs.items():

@@ -139,6 +139,25 @@ def test_no_fault_is_found_where_there_is_none(mode: str) -> None:
             assert all(difference.is_good for difference in found), (dtype, changes, found)
 
 
+def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as many as before when it is done."""
+    before, seen, correct = torch.get_num_threads(), [], _twin._results
+
+    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> Data:
+        seen.append(torch.get_num_threads())
+        return correct(stack, sizes, data)
+
+    monkeypatch.setattr(_twin, "_results", results)
+    torch.set_num_threads(6)
+    try:
+        _twin.compare_layer(stack_of(), SIZES)
+        monkeypatch.setattr(_twin, "_LARGE", 1000)
+        _twin.compare_layer(stack_of(), SIZES)
+        assert (seen[1::2], torch.get_num_threads()) == ([1, 4], 6)
+    finally:
+        torch.set_num_threads(before)
+
+
 # ---- Before a layer's first call ----
 
 

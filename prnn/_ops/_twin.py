@@ -11,7 +11,7 @@ import os
 import pathlib
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from prnn._ops._call import Call, Data, Options
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
-__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails"]
+__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails", "few_threads"]
 
 # Of the root mean square, over an output; and how many times as much a single number may be off. Of tf32: float16's,
 # which has as many digits.
@@ -34,6 +34,10 @@ _PEAK = 16
 # Timesteps of a comparison: the fewest of these with which the layer has the plan that it has. Fewer than 5 have, in
 # inference, kernels of their own.
 _STEPS = (5, 33, 65, 129)
+
+# Products of a layer's input and recurrent matrices, forward, that take a thread a tenth of a second with the backward
+# pass.
+_LARGE = 10**9
 
 # What two plans of one engine differ in.
 _OF_A_PLAN = (
@@ -95,7 +99,8 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
     with torch.no_grad():
         data = _random_data(twin, sizes, stack.dtype)
         found = _results(tested, sizes, {name: value.to(stack.device) for name, value in data.items()})
-        wanted = _results(twin, sizes, {name: _widened(value) for name, value in data.items()})
+        with few_threads(sum(sizes) * twin.params_size):
+            wanted = _results(twin, sizes, {name: _widened(value) for name, value in data.items()})
     tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE[stack.dtype]
     tolerance *= 1 + (config.num_layers - 1) / 10  # of six layers, the CPU's own 16-bit kernels take 3/4 of one layer's
     gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
@@ -104,6 +109,19 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
     if stack.device.type == "cuda" and not all(difference.is_good for difference in differences):
         _forget_failures(stack)
     return differences
+
+
+@contextlib.contextmanager
+def few_threads(products: int = 0) -> Iterator[None]:
+    """One thread for the CPU's part of a small problem, four where each weight is multiplied with so many rows that one
+    would take tenths of a second: where other work has the cores, or a container has fewer than the machine, threads
+    wait for one another after each timestep, for longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, 4 if products > _LARGE else 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _forget_failures(stack: Layer) -> None:

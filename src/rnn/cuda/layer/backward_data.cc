@@ -383,14 +383,17 @@ class BackwardData : LayerRun {
 
   // The gates' gradients of a recurrence, to where x has its input (RnnProblem::gates_input).
   void copy_gradients(const Reserve::PerDirection& own, int64_t recurrence, void* dx) {
-    const size_t unit = static_cast<size_t>(p.hidden * element), gates = static_cast<size_t>(p.gates());
-    cudaMemcpy3DParms copy{};
-    copy.srcPtr = {own.dgates, static_cast<size_t>(padded * element), unit, gates};
-    copy.dstPtr = {at(dx, p.first_input(recurrence, 0)), static_cast<size_t>(p.heads) * unit, unit,
-                   static_cast<size_t>(p.directions) * gates};
-    copy.extent = {unit, gates, static_cast<size_t>(p.rows)};
-    copy.kind = cudaMemcpyDeviceToDevice;
-    require_launch(cudaMemcpy3DAsync(&copy, stream), "a copy");
+    GateCopy copy{};
+    copy.from = own.dgates;
+    copy.from_row = saved.gradient_row;
+    copy.from_gate = padded;
+    copy.to = at(dx, p.first_input(recurrence, 0));
+    copy.to_row = p.input;
+    copy.to_gate = p.first_input(0, 1);
+    copy.rows = p.rows;
+    copy.gates = static_cast<int>(p.gates());
+    copy.hidden = static_cast<int>(p.hidden);
+    require_launch(run_copy_gates(p.type, copy, stream), "the kernel that copies the gates' gradients");
   }
 
   // Rows [first, first + rows) of dx (+)= the gates' gradients times the input matrices of one direction.
