@@ -163,11 +163,11 @@ def run_gates(
     Args:
         gates: W x, (T, N, 4, heads, D), gates i, f, z, o.
         recurrent: (heads, 4, D, D): the gates' rows of the heads.
-        bias: (heads, 4, D).
+        bias: (heads, 4, D), of any dtype: what gates' has no digits for is added, too.
         states: h, c, n and m, (N, heads D) each; None is zeros.
         lengths: (N,) integers, 1 to T.
 
-    All of one dtype and device.
+    All of one device, all but the bias of one dtype.
 
     Returns:
         output: (T, N, heads D).
@@ -185,7 +185,10 @@ def run_gates(
     if states is not None:
         h, *cells = (state.reshape(batch, heads, units).transpose(0, 1) for state in states)
         hx, cx = h, torch.stack(cells, 1).flatten(0, 1)
-    weights = [recurrent, bias, torch.zeros_like(bias)]
+    # The layer adds two biases, in float32: of one with more digits, the rounded one and the rest.
+    rounded = bias.to(gates.dtype)
+    rest = (bias - rounded).detach().to(gates.dtype)
+    weights = [recurrent, rounded, rest]
     sequences = (None, lengths, None, (), None, None)
     output, hy, cy, _ = call(gates.reshape(steps, batch, 4 * hidden), hx, cx, weights, *sequences, config)
     last = (hy, *cy.unflatten(0, (heads, 3)).unbind(1))

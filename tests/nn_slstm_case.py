@@ -141,8 +141,10 @@ class Case(NamedTuple):
         return input, options
 
 
-def train_step(run: Any, weights: dict[str, Tensor], input: Tensor, options: dict[str, Any]) -> dict[str, Tensor]:
-    """Results, and the gradients of a fixed function of all of them, in float64."""
+def train_step(
+    run: Any, weights: dict[str, Tensor], input: Tensor, options: dict[str, Any], of_cells: bool = True
+) -> dict[str, Tensor]:
+    """Results, and the gradients of a fixed function of all of them, or of output and h alone, in float64."""
     leaves = {"input": input, **weights}
     for name in ("hx", "reset_hx"):
         for letter, state in zip("hcnm", options.get(name) or (), strict=False):
@@ -152,18 +154,22 @@ def train_step(run: Any, weights: dict[str, Tensor], input: Tensor, options: dic
     generator = torch.Generator().manual_seed(3)
     # Quarters, which every type holds exactly.
     factors = [torch.randint(-8, 9, value.shape, generator=generator).to(value) / 4 for value in found.values()]
-    loss: Any = sum((factor * value).sum() for factor, value in zip(factors, found.values(), strict=True))
+    count = len(factors) if of_cells else 2
+    loss: Any = sum((factor * value).sum() for factor, value in zip(factors[:count], found.values(), strict=False))
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     found |= {f"grad of {name}": value for name, value in zip(leaves, gradients, strict=True)}
     return {name: value.detach().double().cpu() for name, value in found.items() if value is not None}
 
 
-def both(case: Case, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The module's training step in dtype, and the reference's in float64 on the same values, both on the CPU."""
+def both(
+    case: Case, dtype: torch.dtype, device: str = "cpu", of_cells: bool = True
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The module's training step in dtype, and the reference's in float64 on the same values. of_cells: of
+    train_step()."""
     module = case.module(dtype)
     input, options = case.arguments(dtype)
     moved = copy.deepcopy(module).to(device)
-    ours = train_step(moved, dict(moved.named_parameters()), on(input, device), on(options, device))
+    ours = train_step(moved, dict(moved.named_parameters()), on(input, device), on(options, device), of_cells)
 
     def exact(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -173,7 +179,9 @@ def both(case: Case, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str,
 
     weights = {name: exact(parameter) for name, parameter in module.named_parameters()}
     exact_options = {name: exact(value) for name, value in options.items()}
-    theirs = train_step(lambda *a, **o: written_out(module, weights, *a, **o), weights, exact(input), exact_options)
+    theirs = train_step(
+        lambda *a, **o: written_out(module, weights, *a, **o), weights, exact(input), exact_options, of_cells
+    )
     return ours, theirs
 
 

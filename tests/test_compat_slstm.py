@@ -137,6 +137,21 @@ def test_types() -> None:
     assert own._bias_.dtype == torch.float32
 
 
+def test_biases_keep_their_digits() -> None:
+    """xlstm's biases are float32 where the rest is bfloat16."""
+    cell = xlstm.sLSTMCell(Config(backend="cuda", dtype_w="bfloat16", recurrent_weight_init="zeros"))
+    with torch.no_grad():
+        cell.bias[:, 2] = torch.linspace(1.001, 1.003, UNITS)
+    rounded = cell.bias.bfloat16().float()
+    x = -rounded.transpose(0, 1).flatten().expand(1, 1, -1)  # all that is left is what was rounded off
+    _, state = cell(x)
+    left = (cell.bias - rounded)[:, 2].flatten()
+    assert left.all()
+    torch.testing.assert_close(state[1, 0], left.tanh(), rtol=2**-7, atol=0)
+    state.sum().backward()
+    assert cell._bias_.grad.isfinite().all()
+
+
 def test_lengths_and_steps() -> None:
     cell = xlstm.sLSTMCell(Config(output_shape="BSH"))
     x = torch.randn(2, 5, 4 * HIDDEN)

@@ -39,7 +39,8 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     ids=str,
 )
 def test_equals_its_formulas(case: Case, dtype: torch.dtype) -> None:
-    ours, theirs = both(case, dtype, "cuda")
+    # Rounding decides which side of the maximum m is in near ties, on which gradients of c, n and m depend.
+    ours, theirs = both(case, dtype, "cuda", of_cells=dtype == FLOAT)
     for state in "cn":  # as of the m that was rounded: c exp(m) and n exp(m) are the state
         theirs[state] = theirs[state] * torch.exp(theirs["m"] - ours["m"])
     for name, expected in theirs.items():
@@ -95,7 +96,10 @@ def test_what_no_kernel_serves() -> None:
 
 def results(run: Any, *leaves: torch.Tensor) -> list[torch.Tensor]:
     found = run(*leaves)
-    loss = found[0].float().sin().sum() + found[1].float().cos().sum()
+    generator = torch.Generator().manual_seed(1)
+    # Quarters, which every type holds exactly.
+    factors = [torch.randint(-8, 9, value.shape, generator=generator).to(value) / 4 for value in found]
+    loss = sum((factor * value).sum() for factor, value in zip(factors, found, strict=True))
     return [*found, *torch.autograd.grad(loss, leaves)]
 
 

@@ -139,6 +139,25 @@ def test_no_fault_is_found_where_there_is_none(mode: str) -> None:
             assert all(difference.is_good for difference in found), (dtype, changes, found)
 
 
+def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as many as before when it is done."""
+    before, seen, correct = torch.get_num_threads(), [], _twin._results
+
+    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> Data:
+        seen.append(torch.get_num_threads())
+        return correct(stack, sizes, data)
+
+    monkeypatch.setattr(_twin, "_results", results)
+    torch.set_num_threads(6)
+    try:
+        _twin.compare_layer(stack_of(), SIZES)
+        monkeypatch.setattr(_twin, "_LARGE", 1000)
+        _twin.compare_layer(stack_of(), SIZES)
+        assert (seen[1::2], torch.get_num_threads()) == ([1, 4], 6)
+    finally:
+        torch.set_num_threads(before)
+
+
 # ---- Before a layer's first call ----
 
 
@@ -230,7 +249,7 @@ def test_operators_take_the_other_kernels_in_both_passes(unproven: Path, monkeyp
     monkeypatch.setattr(_call.Call, "forward", note(forward))
     monkeypatch.setattr(_call.Call, "backward", note(backward))
     weights = [weight.requires_grad_() for weight in prnn.nn.GRU(8, 16).parameters()]
-    config = (MODES["GRU"], 16, 0, 1, False, 0.0, BACKENDS["best"], False, False, 1, 0.0, 0, 0)
+    config = Config(MODES["GRU"], 16, 0, 1, False, 0.0, BACKENDS["best"])
     x = torch.randn(40, 2, 8, requires_grad=True)
     with pytest.warns(UserWarning, match="dw differs from the CPU's"):
         y, *_ = torch.ops.prnn.rnn(x, None, None, weights, None, None, None, [], None, None, *config, True)

@@ -175,20 +175,21 @@ def test_what_it_has_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "hidden", "heads", "batch", "engine"),
+    ("dtype", "hidden", "heads", "batch", "forward", "backward"),
     [
-        (torch.bfloat16, 512, 4, 16, "cluster"),
-        (torch.float16, 2048, 4, 64, "cluster"),
-        (torch.float32, 512, 4, 1, "simt"),
-        (torch.float32, 512, 4, 16, "mma-large"),
-        (torch.bfloat16, 1024, 1, 16, "mma-large"),
+        (torch.bfloat16, 512, 4, 16, "cluster", "cluster"),
+        (torch.float16, 2048, 4, 64, "cluster", "cluster"),
+        (torch.float32, 512, 4, 1, "simt", "simt"),
+        (torch.float32, 512, 4, 16, "mma", "mma"),
+        (torch.bfloat16, 1024, 1, 16, "mma", "mma"),
+        (torch.bfloat16, 1280, 1, 16, "mma-large", "mma"),
     ],
 )
-def test_plans(dtype: torch.dtype, hidden: int, heads: int, batch: int, engine: str) -> None:
+def test_plans(dtype: torch.dtype, hidden: int, heads: int, batch: int, forward: str, backward: str) -> None:
     """cuDNN has none of them."""
     rnn = _C.Rnn(_C.SLSTM, DTYPES[dtype], hidden, 2, 64, False, heads=heads)
     info = rnn.query_gpu("H200", batch)
-    assert (info["forward_engine"], info["backward_engine"]) == (engine, engine)
+    assert (info["forward_engine"], info["backward_engine"]) == (forward, backward)
     assert info["backend"] == info["inference_backend"] == _C.PERSISTENT_BACKEND
     assert info["layers_together"] == 1
     assert info["layers_reason"] == "layers of an sLSTM run one after the other"

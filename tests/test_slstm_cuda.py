@@ -18,12 +18,13 @@ TOLERANCE = {FLOAT: 2e-5, HALF: 3e-3, BFLOAT16: 2e-2}
 def compare(case: Case, engine: str, used: tuple[int, ...] = (0, 1, 2), tolerance: float | None = None) -> None:
     """Relative errors of outputs, last states and gradients; that inference gives the same; and what runs."""
     case.device = "cuda"
+    case.smooth = case.dtype != FLOAT or tolerance is not None
     device = torch.device("cuda", torch.cuda.current_device())
     config = config_of(case.stack, has_reset=case.resets)
     plan = layer(config, case.dtype, case.stack.input_size, device)
     plan.follow_precision()
     info = plan.rnn.query(handle(device), case.batch_sizes)
-    assert (info["forward_engine"], info["backward_engine"], info["supported"]) == (engine, engine, True)
+    assert (info["forward_engine"], info["supported"]) == (engine, True)
     expected, found = case.expected(used), case.found(used)
     expected["cy"] = as_stored(expected["cy"], found["cy"])
     for name, wanted in expected.items():
@@ -62,7 +63,7 @@ def test_stacks_directions_and_input_of_the_gates(dtype: torch.dtype, with_state
 def test_gradients_of_each_output_alone(used: tuple[int, ...]) -> None:
     for sigmoid in (True, False):
         case = Case(reference.Stack(24, 128, 2, sigmoid=sigmoid), [5, 5, 5, 3, 3], FLOAT)
-        compare(case, "mma-large", used)
+        compare(case, "mma", used)
         compare(Case(case.stack, [2, 2, 2, 2, 1], FLOAT), "simt", used)
 
 
@@ -81,9 +82,12 @@ def test_tf32(monkeypatch: pytest.MonkeyPatch, resets: bool) -> None:
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["", "resets"])
-@pytest.mark.parametrize(("dtype", "hidden"), [(FLOAT, 96), (FLOAT, 600), (BFLOAT16, 1024), (HALF, 1056)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "hidden"), [(FLOAT, 96), (FLOAT, 600), (BFLOAT16, 1024), (HALF, 1056), (BFLOAT16, 1280)], ids=str
+)
 def test_other_layers(dtype: torch.dtype, hidden: int, resets: bool) -> None:
-    compare(Case(reference.Stack(24, hidden), [11, 11, 11, 9, 9, 1], dtype, resets=resets), "mma-large")
+    engine = "mma-large" if hidden > 1100 or (resets and dtype != FLOAT) else "mma"
+    compare(Case(reference.Stack(24, hidden), [11, 11, 11, 9, 9, 1], dtype, resets=resets), engine)
 
 
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT16], ids=str)

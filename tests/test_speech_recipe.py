@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from asr_data import write_corpus
+from test_media import encoded
+from tones_model import RATE, tones
 
 from prnn.asr import read_manifest
+from prnn.asr.audio import read_audio
 from prnn.asr.configuration import parse
 from prnn.asr.errors import InputError
 from recipes.speech.__main__ import CONFIGS, main
@@ -70,12 +73,35 @@ def test_manifests_of_metadata(tmp_path: Path, below: str, capsys: pytest.Captur
     assert "2 lines were left out" in output
 
 
+def test_recordings_in_containers_become_flac_files(tmp_path: Path) -> None:
+    """Once: a second time, what was made is taken."""
+    texts = sentences()
+    (tmp_path / "corpus").mkdir()
+    for number in range(len(texts)):
+        encoded(tmp_path / "corpus" / f"{number}.webm", tones("ab"), "libopus", 48000)
+    lines = [f"{number}.webm|{text}\n" for number, text in enumerate(texts)]
+    (tmp_path / "corpus" / "metadata.csv").write_text("".join(lines))
+    prepare(tmp_path / "corpus", tmp_path / "out")
+    found = read_manifest(tmp_path / "out" / "train.jsonl")
+    assert [utterance.audio.suffix for utterance in found] == [".flac"] * 4
+    samples, rate = read_audio(found[0].audio)
+    assert rate == 48000
+    assert abs(found[0].duration - len(tones("ab")) / RATE) < 0.1
+    assert len(samples) / rate == pytest.approx(found[0].duration, abs=1e-3)
+    written = found[0].audio.stat().st_mtime_ns
+    prepare(tmp_path / "corpus", tmp_path / "out")
+    assert found[0].audio.stat().st_mtime_ns == written
+
+
 def test_folders_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"speech: {tmp_path / 'none' / 'metadata.csv'}: no such file\n"
     (tmp_path / "metadata.csv").write_text("a|ab\n")
-    (tmp_path / "a.webm").touch()
-    with pytest.raises(InputError, match=r"no recordings \(.*\); there are \.webm\. Opus in WebM becomes"):
+    (tmp_path / "a.ape").touch()
+    with pytest.raises(InputError, match=r"no recordings \(.*\); there are \.ape$"):
+        prepare(tmp_path, tmp_path / "out")
+    (tmp_path / "a.webm").write_text("none")
+    with pytest.raises(InputError, match=r"a\.webm: "):
         prepare(tmp_path, tmp_path / "out")
     (tmp_path / "a.wav").write_text("none")
     with pytest.raises(InputError, match=r"a\.wav: "):

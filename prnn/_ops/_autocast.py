@@ -139,13 +139,15 @@ def autocast_cpu_dtypes(
     proj_size: int = 0,
 ) -> tuple[torch.dtype, torch.dtype]:
     """The types of output and hy, and of cy, as torch's own layers have them under CPU autocast: there the products are
-    of the autocast dtype, and the cell promotes their sums with the state before. is_even: all sequences have one
-    length."""
+    of the autocast dtype, and the cell promotes their sums with the state before. Of an sLSTM, which torch has not, the
+    autocast dtype, and float32 for c, n and m. is_even: all sequences have one length."""
     dtype = torch.get_autocast_dtype("cpu")
     if input.dtype == torch.float64:
         return torch.float64, torch.float64
     if mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
         return dtype, dtype
+    if mode in (MODES["sLSTM"], MODES["sLSTM_EXP"]):
+        return dtype, torch.float32
     if mode == MODES["GRU"]:
         state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
         return state, state

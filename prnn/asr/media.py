@@ -49,7 +49,7 @@ def decoded(descriptor: int) -> int:
 
     with tempfile.TemporaryFile() as file, open(reopened(descriptor), "rb") as source:
         try:
-            with av.open(source) as container:
+            with av.open(source, "r") as container:
                 if not container.streams.audio:
                     raise ValueError("it has no sound")
                 stream = container.streams.audio[0]

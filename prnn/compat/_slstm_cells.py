@@ -76,7 +76,7 @@ class Cell(nn.Module):
         with torch.autocast(gates.device.type, enabled=False):
             kernel = self.recurrent_kernel.permute(0, 2, 3, 1).to(dtype)
             states = None if state is None else state.to(dtype).unbind()
-            output, last = run_gates(gates.to(dtype), kernel, self.bias.to(dtype), states, lengths)
+            output, last = run_gates(gates.to(dtype), kernel, self.bias, states, lengths)
         return output, torch.stack(last)
 
     def __repr__(self) -> str:

@@ -72,7 +72,7 @@ def flashrnn(
     computed = Wx.dtype if dtype is None or backend.startswith("vanilla") else _DTYPES[dtype]
     gates = _permuted(Wx, shapes["input_shape"], "TBGHD").to(computed)
     recurrent = _permuted(R, shapes["recurrent_shape"], "HGDP").to(computed)
-    bias = _permuted(b, shapes["bias_shape"], "HGD").to(computed)
+    bias = _permuted(b, shapes["bias_shape"], "HGD")
     _, batch, count, heads, units = gates.shape
     if count != 4 or recurrent.shape != (heads, 4, units, units) or bias.shape != (heads, 4, units):
         raise ValueError(

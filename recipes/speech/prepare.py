@@ -1,5 +1,6 @@
-"""Manifests of a folder with metadata.csv: lines NAME|text, and recordings NAME.wav (or .flac, .ogg, .opus, .mp3) in
-the folder or in one below it, as Rhasspy's voice data sets and LJ Speech have them.
+"""Manifests of a folder with metadata.csv: lines NAME|text, and recordings NAME.wav (or .flac, .ogg, .opus, .mp3; with
+the extra "media" .webm and .m4a, which become FLAC files) in the folder or in one below it, as Rhasspy's voices and
+LJ Speech have them.
 
     python -m recipes.speech.prepare dataset-voice-flemishguy --output data/flemish
 
@@ -20,11 +21,13 @@ from pathlib import Path
 
 import soundfile
 
+from prnn.asr.audio import read_audio
 from prnn.asr.errors import InputError
 from prnn.asr.folder import replacing
 from prnn.commands.failure import CommandError, reported
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3")
+CONTAINERS = (".webm", ".m4a")  # which libsndfile does not read
 _APOSTROPHES = "'\u2019"
 
 
@@ -48,19 +51,31 @@ def split_of(text: str) -> str:
 
 
 def _recordings(folder: Path) -> dict[str, Path]:
-    """The recordings by their names without suffix."""
-    found = {path.stem: path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES}
+    """The recordings by their names without suffix; of several of one name, the one that libsndfile reads."""
+    paths = sorted(folder.rglob("*"))
+    found = {path.stem: path for kinds in (CONTAINERS, SUFFIXES) for path in paths if path.suffix.lower() in kinds}
     if not found:
-        others = sorted({path.suffix for path in folder.rglob("*") if path.is_file()} - {".csv", ".md", ""})
-        raise InputError(
-            f"{folder}: no recordings ({', '.join(SUFFIXES)}); there are {', '.join(others) or 'no others'}. "
-            'Opus in WebM becomes a file that libsndfile reads by: ffmpeg -i "$f" -c copy "${f%.webm}.opus"'
-        )
+        others = sorted({path.suffix for path in paths if path.is_file()} - {".csv", ".md", ""})
+        kinds = ", ".join((*SUFFIXES, *CONTAINERS))
+        raise InputError(f"{folder}: no recordings ({kinds}); there are {', '.join(others) or 'no others'}")
     return found
 
 
+def _readable(path: Path, output: Path) -> Path:
+    """The recording, or, of one in a container, a FLAC file made of it."""
+    if path.suffix.lower() in SUFFIXES:
+        return path
+    made = output / "audio" / f"{path.stem}.flac"
+    if not made.is_file():
+        samples, rate = read_audio(path)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(made) as file:
+            soundfile.write(file, samples, rate, format="FLAC")
+    return made
+
+
 def prepare(folder: Path, output: Path) -> None:
-    """Writes the manifests of a folder, and says how much they hold.
+    """Writes the manifests of a folder, and FLAC files of recordings in containers, and says how much they hold.
 
     Raises:
         InputError: there is no metadata.csv, or no recording of it that can be read.
@@ -74,10 +89,12 @@ def prepare(folder: Path, output: Path) -> None:
     for line in metadata.read_text(encoding="utf-8").splitlines():
         name, _, text = line.partition("|")
         text = text.split("|")[-1]  # LJ Speech has a second one, with numbers written as words
-        path, spelled = recordings.get(Path(name).stem if Path(name).suffix in SUFFIXES else name), normalised(text)
+        stem = Path(name).stem if Path(name).suffix in SUFFIXES + CONTAINERS else name
+        path, spelled = recordings.get(stem), normalised(text)
         if path is None or not spelled:
             left_out += 1
             continue
+        path = _readable(path, output)
         try:
             duration = soundfile.info(path).duration
         except soundfile.LibsndfileError as error:

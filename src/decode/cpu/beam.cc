@@ -405,9 +405,9 @@ class Thread {
     for (int64_t k = 0; k < lane.level_count; ++k) {
       arrays_.blanks[k] = lane.level[k].score + arrays_.scores[k].blank;
     }
-    for (int64_t i = 0; i < lane.level_count; ++i) {
-      const Hypothesis& shorter = lane.level[i];
-      for (int64_t j = 0; j < lane.level_count; ++j) {
+    for (int64_t j = 0; j < lane.level_count; ++j) {
+      for (int64_t i = 0; i < lane.level_count; ++i) {
+        const Hypothesis& shorter = lane.level[i];
         const uint64_t symbol = lane.level[j].hash - hash_with(shorter.hash, 0);
         if (symbol >= static_cast<uint64_t>(V) || symbol == static_cast<uint64_t>(m_.blank)) continue;
         T& logit = arrays_.scores[i].logits[symbol];
@@ -421,6 +421,7 @@ class Thread {
         } else if (kept > kImpossible) {
           kept = add_to_larger(kept, extended);
         }
+        break;  // no other one spells the same
       }
     }
     for (int64_t k = 0; k < lane.level_count; ++k) {

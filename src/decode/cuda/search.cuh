@@ -121,9 +121,9 @@ struct Search {
 
   // By the first thread: free slots take the next utterances of the group.
   __device__ __forceinline__ void take_utterances() {
-    for (int s = 0; s < p.slots; ++s) {
+    for (int s = 0; s < p.slots && next_utterance < p.options.batch; ++s) {
       Slot& taken = slots[s];
-      if (taken.utterance >= 0 || next_utterance >= p.options.batch) continue;
+      if (taken.utterance >= 0) continue;
       const int n = next_utterance;
       next_utterance += p.sizes.replicas;
       const int frames = static_cast<int>(p.options.maxFrames);

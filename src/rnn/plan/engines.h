@@ -31,8 +31,8 @@ struct EngineRow {
 // Cluster, simt and multicast kernels have two versions of each row of the table of kernels, one of which knows resets
 // and masks: their launch functions choose. mma and mma-large have rows of their own for that, which take registers.
 constexpr EngineRow kEngines[] = {
-    {Engine::kMma, "mma", kServedAround | kBackwardAlone, kServedAround, false},
-    {Engine::kMmaExtras, "mma", Needs::kAll & ~Needs::kSlstm, Needs::kAll & ~Needs::kSlstm, true},
+    {Engine::kMma, "mma", kServedAround | kBackwardAlone | Needs::kSlstm, kServedAround | Needs::kSlstm, false},
+    {Engine::kMmaExtras, "mma", Needs::kAll, Needs::kAll, true},
     {Engine::kMmaLarge, "mma-large", kServedAround | kBackwardAlone, kServedAround, false},
     {Engine::kMmaLargeExtras, "mma-large", Needs::kAll, Needs::kAll, true},
     {Engine::kWgmma, "wgmma", kServedAround | kBackwardAlone, kServedAround, false},

@@ -70,6 +70,9 @@ constexpr Kernel kKernels[] = {
     {Engine::kMma, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kClusters, {3, 3}},
     {Engine::kMma, Pass::kBackward, Cells::kRnn, Types::kAll, Feature::kNone, {2, 1}},
     {Engine::kMma, Pass::kBackward, Cells::kRnn, Types::kAll, Feature::kNone, {4, 1}},
+    {Engine::kMma, Pass::kForward, Cells::kSlstm, Types::kAll, Feature::kNone, {1}},
+    {Engine::kMma, Pass::kBackward, Cells::kSlstm, Types::kAll, Feature::kNone, {1, 1}},
+    {Engine::kMma, Pass::kBackward, Cells::kSlstm, Types::kAll, Feature::kNone, {2, 1}},
 
     {Engine::kMmaExtras, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {1}},
     {Engine::kMmaExtras, Pass::kForward, Cells::kLstm, Types::kTensor, Feature::kNone, {2}},
@@ -84,6 +87,8 @@ constexpr Kernel kKernels[] = {
     {Engine::kMmaExtras, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kNone, {2, 1}},
     {Engine::kMmaExtras, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kClusters, {3, 3}},
     {Engine::kMmaExtras, Pass::kBackward, Cells::kRnn, Types::kAll, Feature::kNone, {4, 1}},
+    {Engine::kMmaExtras, Pass::kForward, Cells::kSlstm, Types::kFloat, Feature::kNone, {1}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kSlstm, Types::kFloat, Feature::kNone, {1, 1}},
 
     {Engine::kMmaLarge, Pass::kForward, Cells::kAll, Types::kAll, Feature::kNone, {}},
     {Engine::kMmaLarge, Pass::kBackward, Cells::kAll, Types::kAll, Feature::kNone, {}},

@@ -79,7 +79,8 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
   const int64_t partial = cluster > 1 ? 2 * wave * row_tiles * tile_sums : 0;
   // Static: what a tile carries from step to step, for each unit and sequence; forward, the biases.
   const int64_t biases = backward ? 0 : int64_t{4} * 32 * lane_rounds(gated, unit_tiles);
-  const int64_t tile_states = int64_t{4} * kTileColumns * unit_tiles * kTileRows;
+  const int64_t tile_states =
+      int64_t{4} * std::max<int64_t>(problem.cell_states(), 1) * kTileColumns * unit_tiles * kTileRows;
   const int64_t carried_h =
       carries_h(problem, kernel) ? (wanted == 1 ? 1 : kMaxTiles) * (backward ? 1 : 2) * tile_states : 0;
   const int64_t carried = biases + carried_h + (gated || !backward ? kMaxTiles * tile_states : 512);
@@ -138,7 +139,7 @@ bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass p
     const int64_t sums = int64_t{4} * kResidentWarps * rows * kLargeSumColumns;
     // Static: what a tile carries from step to step; biases of what a lane finishes or their sums; inputs that wait.
     const int64_t rounds = large_rounds(problem.mode, is_float32);
-    const int64_t states = problem.is_slstm() ? 3 : carries_h(problem, kernel) ? 2 : 1;
+    const int64_t states = std::max<int64_t>(problem.cell_states(), 1) + (carries_h(problem, kernel) ? 1 : 0);
     const int64_t carried = kResidentWarps * units * states;
     const int64_t own = int64_t{4} * (carried + (backward ? kResidentWarps : 1) * rounds * 32) +
                         (is_float32 ? 0 : int64_t{backward ? 4 : 2} * kResidentThreads * rounds) + 64;

@@ -381,20 +381,26 @@ class BackwardData : LayerRun {
     require_launch(run_previous_states(p.type, after, stream), "the kernel that adds up the states' gradients");
   }
 
+  // The gates' gradients of a recurrence, to where x has its input (RnnProblem::gates_input).
+  void copy_gradients(const Reserve::PerDirection& own, int64_t recurrence, void* dx) {
+    GateCopy copy{};
+    copy.from = own.dgates;
+    copy.from_row = saved.gradient_row;
+    copy.from_gate = padded;
+    copy.to = at(dx, p.first_input(recurrence, 0));
+    copy.to_row = p.input;
+    copy.to_gate = p.first_input(0, 1);
+    copy.rows = p.rows;
+    copy.gates = static_cast<int>(p.gates());
+    copy.hidden = static_cast<int>(p.hidden);
+    require_launch(run_copy_gates(p.type, copy, stream), "the kernel that copies the gates' gradients");
+  }
+
   // Rows [first, first + rows) of dx (+)= the gates' gradients times the input matrices of one direction.
   void add_input_gradient(int64_t layer, int64_t direction, int64_t first, int64_t rows, void* dx) {
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
     const int64_t gates = p.gates(), width = p.layer_input(layer);
-    if (!p.has_input_matrices(layer) && p.gates_input) {
-      const size_t unit = static_cast<size_t>(p.hidden * element), pitch = static_cast<size_t>(p.input * element);
-      for (int64_t g = 0; g < gates; ++g) {
-        require_launch(cudaMemcpy2DAsync(at(dx, p.first_input(direction, g)), pitch, at(own.dgates, g * padded),
-                                         static_cast<size_t>(saved.gradient_row * element), unit,
-                                         static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
-                       "a copy");
-      }
-      return;
-    }
+    if (!p.has_input_matrices(layer) && p.gates_input) return copy_gradients(own, direction, dx);
     if (!p.has_input_matrices(layer)) {
       GateSum sum{};
       sum.gates = own.dgates;

@@ -202,6 +202,17 @@ __global__ void sum_gates(const __grid_constant__ GateSum p) {
 }
 
 template <class T>
+__global__ void copy_gates(const __grid_constant__ GateCopy p) {
+  const T* const from = static_cast<const T*>(p.from);
+  T* const to = static_cast<T*>(p.to);
+  for (int64_t i = first_index(); i < p.rows * p.gates * p.hidden; i += index_stride()) {
+    const int64_t row = i / (p.gates * p.hidden), rest = i % (p.gates * p.hidden);
+    const int64_t gate = rest / p.hidden, unit = rest % p.hidden;
+    to[row * p.to_row + gate * p.to_gate + unit] = from[row * p.from_row + gate * p.from_gate + unit];
+  }
+}
+
+template <class T>
 __global__ void add_bias_gradients(int gates, bool is_gru, const float* sums, int partials, int hidden, T* input_bias,
                                    T* recurrent_bias) {
   const int biases = gates == 1 ? 1 : 4;
@@ -383,6 +394,24 @@ cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream
   return with_type(type, [&](auto* tag) {
     sum_gates<std::remove_pointer_t<decltype(tag)>>
         <<<blocks_for(params.rows * params.hidden), kThreads, 0, stream>>>(params);
+  });
+}
+
+cudaError_t run_copy_gates(prnnDataType_t type, const GateCopy& params, cudaStream_t stream) {
+  // 16 bytes at once where everything is a multiple of them.
+  const int size = type == PRNN_DATA_FLOAT ? 4 : 2, together = 16 / size;
+  const int64_t elements = params.from_row | params.from_gate | params.to_row | params.to_gate | params.hidden;
+  const auto bits = reinterpret_cast<uintptr_t>(params.from) | reinterpret_cast<uintptr_t>(params.to);
+  if (elements % together == 0 && bits % 16 == 0) {
+    GateCopy whole = params;
+    for (int64_t* count : {&whole.from_row, &whole.from_gate, &whole.to_row, &whole.to_gate}) *count /= together;
+    whole.hidden /= together;
+    copy_gates<uint4><<<blocks_for(whole.rows * whole.gates * whole.hidden), kThreads, 0, stream>>>(whole);
+    return cudaGetLastError();
+  }
+  return with_type(type, [&](auto* tag) {
+    copy_gates<std::remove_pointer_t<decltype(tag)>>
+        <<<blocks_for(params.rows * params.gates * params.hidden), kThreads, 0, stream>>>(params);
   });
 }
 

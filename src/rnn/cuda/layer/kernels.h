@@ -99,6 +99,17 @@ struct GateSum {
 };
 cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream_t stream);
 
+// to[row, gate, u] <- from[row, gate, u], each with strides of its own: the input's gradient with GATES_INPUT.
+struct GateCopy {
+  const void* from;
+  int64_t from_row, from_gate;  // in elements, as the next two
+  void* to;
+  int64_t to_row, to_gate;
+  int64_t rows;
+  int gates, hidden;
+};
+cudaError_t run_copy_gates(prnnDataType_t type, const GateCopy& params, cudaStream_t stream);
+
 // Adds the resident backward kernels' [partials, B, H] sums to the two bias gradients, each [G, H].
 cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, const float* sums, int partials, int hidden,
                                    void* input_bias, void* recurrent_bias, cudaStream_t stream);

@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   __shared__ BarrierPair barriers;
   // The gradient that goes past the matrix; of an LSTM c's, and then h's with masks.
   constexpr bool kHasH = kCarriesH<MODE, EXTRAS>;
-  __shared__ float carried[SINGLE && kHasH ? 1 : kMaxTiles][kResidentWarps][kHasH ? 2 * kUnits : kGated ? kUnits : 1];
+  using Carry = Carried<MODE>;
+  __shared__ Carry carried[SINGLE && kHasH ? 1 : kMaxTiles][kResidentWarps][kHasH ? 2 * kUnits : kGated ? kUnits : 1];
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
   float* const bias_sums = partial + (CLUSTER > 1 ? 2 * CLUSTER * kWave * kOwnFloats : 0);
@@ -178,9 +179,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           // each cell spilled 4 bytes.
           const int64_t state_index =
               MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u : int64_t{n} * hidden + pin_in_register(u);
-          float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+          Carry* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
-          float dh = from_next[j][r], past = kGated ? *carry : 0;
+          float dh = from_next[j][r];
+          Carry past = kGated ? *carry : Carry{};
           __syncwarp();
           dh *= load_mask<T, EXTRAS>(params.masks, place.direction, state_index, exists);
           float past_h = 0;
@@ -198,7 +200,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           float da = lanes_backward<MODE, digits_of<T>(), EXTRAS>(
               Element<T>::to_float(saved[j][r].own), Element<T>::to_float(saved[j][r].other), has_before, dh, past, sub,
               sizes.relu, EXTRAS && dir.dcells != nullptr, &params.masks, &past_h);
-          if (kHasH && sub == 0) carry[kUnits] = past_h;
+          if constexpr (kHasH) {
+            if (sub == 0) carry[kUnits] = past_h;
+          }
           da = exists ? da : 0;
           T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
           publish_gate_tiles(out + (kGated ? sub * padded : 0), lane, da,

@@ -37,9 +37,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   if (replica_columns <= 0) return;
 
   extern __shared__ uint4 shared[];
-  // Of a sequence c (LSTM) or h before rounding (GRU); and then h and the mask of it of an LSTM with extras.
+  // Of a sequence c (LSTM; sLSTM: c, n and m) or h before rounding (GRU); and then h and the mask of it of an LSTM with
+  // extras.
   constexpr bool kHasH = kCarriesH<MODE, EXTRAS>;
-  __shared__ float carried[kReady || (SINGLE && kHasH) ? 1 : kMaxTiles][kResidentWarps][kHasH ? 3 * kUnits : kUnits];
+  using Carry = Carried<MODE>;
+  __shared__ Carry carried[kReady || (SINGLE && kHasH) ? 1 : kMaxTiles][kResidentWarps][kHasH ? 3 * kUnits : kUnits];
   __shared__ float biases[kRounds][32];                  // of what a lane finishes
   float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
 
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     return kGated && dir.gates != nullptr ? static_cast<T*>(dir.gates) + (first_row * hidden + u) * 4 + sub : nullptr;
   };
   const auto cells_of = [&](int u) {
-    return static_cast<T*>(dir.cells) + (MODE == PRNN_LSTM ? first_row * hidden + u : 0);
+    return static_cast<T*>(dir.cells) + (Cell<MODE>::kHasCellState ? first_row * hidden + u : 0);
   };
   const auto y_of = [&](int u) { return static_cast<T*>(dir.y) + (first_row * params.y_row + u); };
   T* const gates_of_lane = gates_of(unit);
@@ -95,7 +97,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{own_gate} * params.xw_gate + u : 0);
   };
   const T* const input_of_lane = input_of(unit);
-  float bias_of_lane[kRounds], carried_by_lane[kRounds];  // kReady
+  float bias_of_lane[kRounds];  // kReady, as the next
+  Carry carried_by_lane[kRounds];
   if constexpr (kReady) {
     __syncthreads();
 #pragma unroll
@@ -204,12 +207,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           for (int r = 0; r < kRounds; ++r) {
             const int u = first_of_lane + r * kTileRows;
             const bool starts_anew = restarts<EXTRAS>(dir, previous, current, n);
-            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden, starts_anew);
-            float* const carry = &carried[SINGLE ? 0 : column / kTileColumns][warp][lane / 4 + r * kTileRows];
-            if (kHasH && sub == 0) {
+            const Carry value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden, starts_anew);
+            Carry* const carry = &carried[SINGLE ? 0 : column / kTileColumns][warp][lane / 4 + r * kTileRows];
+            if constexpr (kHasH) {
               const int64_t at = int64_t{n} * hidden + u;
-              carry[kUnits] = initial_h<T>(dir, at, u < hidden, starts_anew);
-              carry[2 * kUnits] = load_mask<T, EXTRAS>(params.masks, place.direction, at, u < hidden);
+              if (sub == 0) carry[kUnits] = initial_h<T>(dir, at, u < hidden, starts_anew);
+              if (sub == 0) carry[2 * kUnits] = load_mask<T, EXTRAS>(params.masks, place.direction, at, u < hidden);
             }
             if constexpr (kReady) {
               carried_by_lane[r] = value;
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       const bool zones_out = kAlwaysMasks || params.masks.zones_out();
       // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum and gate.
       float value[kWave][kRounds];
-      LaneForward done[kWave][kRounds];
+      LaneForwardOf<Carry> done[kWave][kRounds];
       unroll<kWave, kRounds>([&](int j, int r) {
         // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
         const int at = first_sum + r * kGates * kStride;
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       });
       unroll<kWave, kRounds>([&](int j, int r) {
         const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
-        value[j][r] = lane_gate<MODE, kDigits>(value[j][r], x, bias, sub, sizes.relu);
+        value[j][r] = lane_gate<MODE, kDigits>(value[j][r], x, bias, sub, cell_kind<MODE>(sizes));
         value[j][r] = mark_gate<MODE, EXTRAS>(params.masks, value[j][r], x, sub);
       });
       unroll<kWave, kRounds>([&](int j, int r) {
@@ -247,19 +250,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         T* const out = exchange + (int64_t{s + 1} * step_elements + tile * tile_elements);
         const int u = unit + r * kTileRows;
         const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
-        float* const in_shared = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
-        float* const carry = kReady ? &carried_by_lane[r] : in_shared;
+        Carry* const in_shared = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+        Carry* const carry = kReady ? &carried_by_lane[r] : in_shared;
         if constexpr (kGated) {
-          done[j][r] = lanes_forward<MODE, kDigits>(value[j][r], *carry, sub);
-          if (!kHasH || zones_out) {
-            zone_out<MODE, EXTRAS>(params.masks, kHasH ? in_shared[kUnits] : *carry, done[j][r]);
+          done[j][r] = lanes_forward<MODE, kDigits>(value[j][r], *carry, sub, cell_kind<MODE>(sizes));
+          if constexpr (kZonesOut<MODE, EXTRAS>) {
+            if (!kHasH || zones_out) {
+              zone_out<MODE, EXTRAS>(params.masks, kHasH ? in_shared[kUnits] : *carry, done[j][r]);
+            }
           }
           if (!kReady || kHasH) __syncwarp();
           if (!EXTRAS && (kReady || sub == 0)) *carry = done[j][r].carried;  // else below: kernels without spilled
         } else {
           done[j][r].h = value[j][r];
         }
-        float h = u < hidden ? done[j][r].h : 0, next_carried = kGated ? done[j][r].carried : 0;
+        float h = u < hidden ? done[j][r].h : 0;
+        Carry next_carried = kGated ? done[j][r].carried : Carry{};
         if (EXTRAS && restarts_next[j]) {
           // Which factors are pinned: with the other ones, a kernel of either kind spilled 4 bytes.
           const int64_t at = kExact<T> || kHasH
@@ -268,8 +274,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           h = begin_sequence<T, MODE>(dir, at, publishes && u < hidden, true, next_carried);
         }
         if (EXTRAS && kGated && (kReady || sub == 0)) *carry = next_carried;
-        if (kHasH && zones_out && sub == 0) in_shared[kUnits] = h;
         if constexpr (kHasH) {
+          if (zones_out && sub == 0) in_shared[kUnits] = h;
           if (kAlwaysMasks || params.masks.recurrent[0] != nullptr) h *= in_shared[2 * kUnits];
         } else if constexpr (EXTRAS) {
           const int64_t at = int64_t{replica_column + column} * hidden + pin_in_register(u);
@@ -299,8 +305,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           if (!exists(r)) continue;
           if (gates_here != nullptr) {
             store_float<T>(gates_here, int64_t{row} * (4 * hidden) + r * 4 * kTileRows, done[j][r].saved);
-            if (MODE == PRNN_LSTM && sub == 1) {
-              store_float<T>(cells_here, int64_t{row} * hidden + r * kTileRows, done[j][r].carried);
+            if constexpr (Cell<MODE>::kHasCellState) {
+              const int64_t at = int64_t{row} * hidden + r * kTileRows;
+              if (sub == 1) store_float<T>(cells_here, at, Cell<MODE>::in_cells(done[j][r].carried));
             }
           }
           if (!kGated || sub == 0) {
