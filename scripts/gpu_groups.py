@@ -134,6 +134,7 @@ def _search_benchmarks() -> list[list[str]]:
 def groups() -> list[Group]:
     """All groups, in the order in which they run."""
     return [
+        Group("selftest", 120, ((PYTHON, "-m", "prnn", "selftest"),)),
         _tests("search", 240, "test_decode_cuda.py", "test_transducer_search_cuda.py", "test_transducer_cuda.py"),
         _tests("tdt", 180, "test_joint_tdt_loss.py"),
         _tests("joint", 240, "test_joint_rnnt_loss.py"),
@@ -151,7 +152,7 @@ def groups() -> list[Group]:
             *("test_nn_transforms.py", "test_sequences.py", "test_transfer.py", "test_binding.py"),
         ),
         _tests("training", 400, "test_training_cuda.py", "test_recognition.py", "test_cli.py"),
-        _tests("layers", 1200, "test_rnn_*cuda.py", "test_layer_norm_lstm*cuda.py"),
+        _tests("layers", 1200, "test_rnn_*cuda.py", "test_slstm_cuda.py", "test_layer_norm_lstm*cuda.py"),
         _tests("cudnn", 600, "test_rnn_cudnn.py", "test_rnn_accuracy_cudnn.py", "test_cudnn_standin_cuda.py"),
         _tests("rows", 600, "test_gpu_rows.py"),
         _tests("gpus", 300, "test_multi_gpu.py"),

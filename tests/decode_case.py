@@ -87,6 +87,31 @@ class Outputs(ctypes.Structure):
     _fields_ = _pointers("symbols", "counts", "frames", "durations", "logProbs", "confidences", "scores")
 
 
+class BeamOptions(ctypes.Structure):
+    """prnnTransducerBeamOptions_t."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("batch", "maxFrames", "maxSymbols", "beam")),
+        ("mode", ctypes.c_int),
+    )
+
+
+class BeamState(ctypes.Structure):
+    """prnnTransducerBeamState_t."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("slots", "ahead", "h", "c", "context", "node", "score", "hash")
+    )
+
+
+class BeamOutputs(ctypes.Structure):
+    """prnnTransducerBeamOutputs_t."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("symbols", "counts", "origins", "frames", "confidences", "scores")
+    )
+
+
 class Layers(ctypes.Structure):
     """prnnStreamLayers_t."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import capi
 import pytest
 import torch
-from decode_case import Bias, DecodeCase, Inputs
+from decode_case import BeamOptions, BeamOutputs, BeamState, Bias, DecodeCase, Inputs
 from loss_case import threads
 from reference import transducer as slow
 
@@ -192,31 +192,6 @@ def test_same_bits_on_several_threads() -> None:
 # ---- the C API ----
 
 
-class Options(ctypes.Structure):
-    """prnnTransducerBeamOptions_t."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("batch", "maxFrames", "maxSymbols", "beam")),
-        ("mode", ctypes.c_int),
-    )
-
-
-class State(ctypes.Structure):
-    """prnnTransducerBeamState_t."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_void_p) for name in ("slots", "ahead", "h", "c", "context", "node", "score", "hash")
-    )
-
-
-class Outputs(ctypes.Structure):
-    """prnnTransducerBeamOutputs_t."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_void_p) for name in ("symbols", "counts", "origins", "frames", "confidences", "scores")
-    )
-
-
 class Call:
     """A beam search of one utterance of 6 frames in slot 1 of 2."""
 
@@ -236,15 +211,15 @@ class Call:
         self.out["scores"] = torch.full((1, beam), -9, dtype=torch.float64)
 
     def run(self, **changes: Any) -> int:
-        options = Options(1, 6, 1, self.beam, 0)
+        options = BeamOptions(1, 6, 1, self.beam, 0)
         size = self.case.size("GetTransducerBeamSearchWorkspaceSize", options=ctypes.byref(options))
         workspace = torch.full((size,), 0xFF, dtype=torch.uint8)
         arguments = {
             "prepared": self.case.prepare().data_ptr(),
             "options": ctypes.byref(options),
             "inputs": ctypes.byref(Inputs(self.frames.data_ptr())),
-            "state": ctypes.byref(State(**{name: t.data_ptr() for name, t in self.state.items()})),
-            "outputs": ctypes.byref(Outputs(**{name: t.data_ptr() for name, t in self.out.items()})),
+            "state": ctypes.byref(BeamState(**{name: t.data_ptr() for name, t in self.state.items()})),
+            "outputs": ctypes.byref(BeamOutputs(**{name: t.data_ptr() for name, t in self.out.items()})),
             "workspace": workspace.data_ptr(),
             "workspaceSizeInBytes": size,
         }
@@ -283,13 +258,13 @@ def test_states_of_streams() -> None:
 def test_wrong_arguments() -> None:
     call = Call(DecodeCase(predictor="stateless"))
     for options, name in (
-        (Options(0, 6, 1, 3, 0), "batch"),
-        (Options(1, 0, 1, 3, 0), "maxFrames"),
-        (Options(1, 6, 0, 3, 0), "maxSymbols"),
-        (Options(1, 6, 2, 3, 0), "MODIFIED"),
-        (Options(1, 6, 1, 0, 0), "beam"),
-        (Options(1, 6, 1, 3, 2), "mode"),
-        (Options(2**30, 2**30, 1, 2**30, 0), "sizes"),
+        (BeamOptions(0, 6, 1, 3, 0), "batch"),
+        (BeamOptions(1, 0, 1, 3, 0), "maxFrames"),
+        (BeamOptions(1, 6, 0, 3, 0), "maxSymbols"),
+        (BeamOptions(1, 6, 2, 3, 0), "MODIFIED"),
+        (BeamOptions(1, 6, 1, 0, 0), "beam"),
+        (BeamOptions(1, 6, 1, 3, 2), "mode"),
+        (BeamOptions(2**30, 2**30, 1, 2**30, 0), "sizes"),
     ):
         assert name in call.refusal(options=ctypes.byref(options))
     for name in ("prepared", "options", "inputs", "outputs", "workspace"):
@@ -297,7 +272,7 @@ def test_wrong_arguments() -> None:
     assert "workspace" in call.refusal(workspaceSizeInBytes=16)
     pointers = {name: t.data_ptr() for name, t in call.out.items()}
     for name in ("symbols", "counts", "scores"):
-        outputs = Outputs(**(pointers | {name: None}))
+        outputs = BeamOutputs(**(pointers | {name: None}))
         assert f"outputs->{name}" in call.refusal(outputs=ctypes.byref(outputs))
 
 
@@ -306,7 +281,7 @@ def test_wrong_states() -> None:
     whole = dict(call.state)
     for name in ("ahead", "context", "score", "hash"):
         pointers = {key: t.data_ptr() for key, t in whole.items() if key != name}
-        assert f"state->{name}" in call.refusal(state=ctypes.byref(State(**pointers)))
+        assert f"state->{name}" in call.refusal(state=ctypes.byref(BeamState(**pointers)))
     call.state["slots"] = torch.tensor([-1], dtype=torch.int32)
     assert "state->slots[0]" in call.refusal()
     call.state = whole | {"ahead": torch.zeros(2, 3, dtype=torch.int32), "score": torch.zeros(2, 3).double()}

@@ -12,6 +12,7 @@ from decode_case import Bias, DecodeCase, Inputs, Model, Options, Outputs, State
 from reference.transducer_search import Found
 from torch import Tensor
 
+from fuzz.c_beams import compare_beams
 from fuzz.c_calls import Client
 from fuzz.case import Case, Finding
 from fuzz.memory import Memory
@@ -248,6 +249,7 @@ def run(case: Case) -> None:
             search.try_wrong()
         search.begin()
         search.compare()
+        compare_beams(search)
         search.destroy_all()
         if not memory.intact():
             raise Finding("memory around a buffer was written")
