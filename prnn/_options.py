@@ -153,18 +153,23 @@ def _run_whole(
         hx, cx = with_reset_states(states)
     output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
     if heads > 1:
-        hy, cy = [  # the inverse of _by_head()
-            state.unflatten(0, (-1, heads, count)).permute(0, 2, 3, 1, 4).flatten(3).flatten(0, 1)
-            if state.dim() == 3
-            else state
-            for state, count in ((hy, 1), (cy, of_cell))
-        ]
+        hy = hy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+        cy = _by_layer(cy, heads, of_cell) if cy.dim() == 3 else cy
     return output, hy, cy, cells
 
 
 def _by_head(state: Tensor, heads: int, parts: int) -> Tensor:
     """(L D parts, N, H) as (L D heads parts, N, H / heads)."""
+    if parts == 1:  # the same in fewer operators
+        return state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
     return state.unflatten(2, (heads, -1)).unflatten(0, (-1, parts)).permute(0, 3, 1, 2, 4).flatten(0, 2)
+
+
+def _by_layer(state: Tensor, heads: int, parts: int) -> Tensor:
+    """The inverse of _by_head()."""
+    if parts == 1:
+        return state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+    return state.unflatten(0, (-1, heads, parts)).permute(0, 2, 3, 1, 4).flatten(3).flatten(0, 1)
 
 
 def with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:

@@ -122,3 +122,28 @@ def test_wrong_lengths(served: list[bool]) -> None:
     with pytest.raises(ValueError, match="input has 2 dimensions: one sequence"):
         module(x[:, 0], lengths=[4])
     assert not any(served[1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"heads": 2}], ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+def test_resets_of_padded_sequences_as_of_each_alone(cell: str, options: dict[str, Any]) -> None:
+    """With states at resets, whose gradients come back in the caller's order."""
+    module = small(cell, dtype=torch.float64, **options)
+    x, hx = data_of(module)
+    _, reset_hx = data_of(module)
+    reset, lengths = torch.tensor([[0, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 1]]) == 1, [2, 4, 1]
+    leaves = [x, *flat(hx), *flat(reset_hx), *module.parameters()]
+
+    def of(states: Any, n: int) -> Any:
+        return tuple(state[:, n] for state in states) if isinstance(states, tuple) else states[:, n]
+
+    def loss(results: Any) -> Tensor:
+        return sum((i + 1) * value.square().sum() for i, value in enumerate(flat(results)))
+
+    together = loss(module(x, hx, lengths=lengths, reset=reset, reset_hx=reset_hx))
+    alone = sum(
+        loss(module(x[:length, n], of(hx, n), reset=reset[:length, n], reset_hx=of(reset_hx, n)))
+        for n, length in enumerate(lengths)
+    )
+    found, expected = (torch.autograd.grad(value, leaves) for value in (together, alone))
+    torch.testing.assert_close(found, expected)

@@ -60,9 +60,25 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tens
     return torch.cat([weight.reshape(-1) for weight in weights])
 
 
-def _at_reset(sequences: "_C.Sequences", states: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The states of sequences that start anew, the second halves of (2, L D, N, ...), in the order of packed data."""
-    return [None if state is None or state.dim() == 3 else sort_states(sequences, state[1]) for state in states]
+def _at_reset(
+    sequences: "_C.Sequences", states: Sequence[Tensor | None], is_new: bool = False
+) -> tuple[list[int], list[Tensor]]:
+    """Addresses of the states of sequences that start anew, the second halves of (2, L D, N, ...), 0 for none; and the
+    copies at these addresses where packed data have another order. is_new: of states that a call writes."""
+    addresses: list[int] = []
+    copies: list[Tensor] = []
+    order = sequences.order
+    for state in states:
+        if state is None or state.dim() == 3:
+            addresses.append(0)
+        elif order is None:
+            addresses.append(state.data_ptr() + state.nbytes // 2)
+        else:
+            own = torch.empty_like(state[1]) if is_new else sort_states(sequences, state[1])
+            assert own is not None
+            copies.append(own)
+            addresses.append(own.data_ptr())
+    return addresses, copies
 
 
 class Call:
@@ -125,7 +141,9 @@ class Call:
         if stack.has_extras or stack.has_masks:  # before sizes are asked for, which are others with the gradient of c
             if stack.config.return_cells:
                 cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))
-            at_reset = () if hx is None and cx is None else _at_reset(sequences, (hx, cx))
+            at_reset: Sequence[int] = ()
+            if hx is not None or cx is not None:
+                at_reset, _copies = _at_reset(sequences, (hx, cx))
             cells_address = 0 if cells is None else cells.data_ptr()
             options = self._give_options(sequences, options, input, at_reset, cells_address)
         if (seed := options[3]) is not None:
@@ -159,14 +177,14 @@ class Call:
         sequences: "_C.Sequences",
         options: Options,
         input: Tensor,
-        at_reset: Sequence[Tensor | None],
+        at_reset: Sequence[int],
         cells: int,
         dcells: int = 0,
     ) -> Options:
         """Has the library's next call take the options, and returns them as it reads them: those of padded sequences
         packed. They have to live until that call.
 
-        at_reset: hx and cx at resets, and in a backward pass their gradients; cells, dcells: addresses."""
+        at_reset, cells, dcells: addresses, of hx and cx at resets and in a backward pass of their gradients."""
         stack, (reset, zoneout, recurrent, seed) = self.stack, options
         if sequences.is_padded:
             reset = None if reset is None else pack(sequences, reset.unsqueeze(-1))
@@ -174,10 +192,8 @@ class Call:
             recurrent = sort_states(sequences, recurrent)
         if stack.has_extras:
             reset = None if reset is None else reset.contiguous()
-            addresses = []
-            for tensor in (reset, *at_reset):
-                addresses.append(0 if tensor is None else tensor.data_ptr())
-            stack.rnn.set_extras(addresses[0], cells, dcells, *addresses[1:])
+            reset_address = 0 if reset is None else reset.data_ptr()
+            stack.rnn.set_extras(reset_address, cells, dcells, *at_reset)
         if stack.has_masks:
             zoneout = None if zoneout is None else zoneout.contiguous()
             recurrent = None if recurrent is None else recurrent.to(input.dtype).contiguous()
@@ -216,7 +232,7 @@ class Call:
             None if tensor is None else tensor.contiguous() for tensor in (hx, cx, *gradients[1:])
         ]
         output = output.contiguous()
-        d_at_reset: list[Tensor | None] = []
+        d_copies: list[Tensor] = []
         dy = torch.zeros_like(output) if gradients[0] is None else gradients[0]
         dx = input.new_empty(input.shape) if wanted[0] else None
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
@@ -225,16 +241,15 @@ class Call:
         if wanted[3]:
             dw = (input.new_empty if stack.sets_gradients else input.new_zeros)(stack.params_size)
         if stack.has_extras or stack.has_masks:
-            at_reset: Sequence[Tensor | None] = ()
+            at_reset: Sequence[int] = ()
             if config.has_reset:
-                at_reset = _at_reset(sequences, (hx, cx))
-                d_at_reset = [None if state is None or state.dim() == 3 else state[1] for state in (dhx, dcx)]
-                if sequences.order is not None:  # brought to the caller's order afterwards
-                    d_at_reset = [None if state is None else torch.empty_like(state) for state in d_at_reset]
+                at_reset, _copies = _at_reset(sequences, (hx, cx))
+                d_at_reset, d_copies = _at_reset(sequences, (dhx, dcx), is_new=True)
+                at_reset = (*at_reset, *d_at_reset)
             dcells = pack(sequences, dcells) if config.return_cells and dcells is not None else None
             # The backward pass looks at `cells` no further than whether it is NULL.
             addresses = (int(config.return_cells), 0 if dcells is None else dcells.data_ptr())
-            options = self._give_options(sequences, options, input, (*at_reset, *d_at_reset), *addresses)
+            options = self._give_options(sequences, options, input, at_reset, *addresses)
         workspace_size = self._backward_workspace(library, sequences, wanted[0], dcells is not None)
         initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
         at_hx, at_cx, at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
@@ -252,11 +267,11 @@ class Call:
                 *(at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw),
                 *(scratch, scratch + scratch_size, workspace_size, *memory),
             )
-            if sequences.order is not None:
-                for gradient, own in zip((dhx, dcx), d_at_reset, strict=False):
-                    back = unsort_states(sequences, own)
-                    if gradient is not None and back is not None:
-                        gradient[1] = back
+            at_resets = [state for state in (dhx, dcx) if state is not None and state.dim() == 4]
+            for gradient, own in zip(at_resets, d_copies, strict=False):
+                back = unsort_states(sequences, own)
+                assert back is not None
+                gradient[1] = back
             return dx, dhx, dcx, dw
         dy, input = dy.contiguous(), input.contiguous()
         workspace = stack.workspace(workspace_size, input)
