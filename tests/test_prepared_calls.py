@@ -2,6 +2,7 @@
 
 import ctypes
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import capi
@@ -9,7 +10,11 @@ import pytest
 import torch
 from c_program import ROOT, output_of
 from reference import rnn as reference
+from reference import slstm
 from rnn_case import OUTPUTS, RnnCase
+from slstm_case import Case
+
+import prnn
 
 INFERENCE, TRAINING = 0, 1
 FORWARD = ("x", "hx", "cx", "w", "y", "hy", "cy")
@@ -288,3 +293,28 @@ def test_example(program: str, language: str, tmp_path: pathlib.Path) -> None:
 )
 def test_canonical_length(length: int, canonical: int) -> None:
     assert capi.call("GetRNNCanonicalLength", seqLength=length) == canonical
+
+
+def test_an_slstm_has_three_states_in_cx() -> None:
+    """Beside the operator's results, whose states and weights lie as the C API has them."""
+    case = Case(slstm.Stack(5, 8, heads=2, layers=2), [4, 3, 2], torch.float32)
+    expected = case.found()
+    weights = [name for name in case.tensors if name.startswith("w")]
+    data = {name: case.tensors[name].float() for name in ("x", "hx", "cx")}
+    data["w"] = torch.cat([case.tensors[name].float().flatten() for name in weights])
+    data |= {f"d{name}": given.float() for name, given in zip(("y", "hy", "cy"), case.gradients, strict=True)}
+    data |= {name: torch.empty_like(data[f"d{name}"]) for name in ("y", "hy", "cy")}
+    data |= {f"d{name}": torch.zeros_like(data[name]) for name in ("x", "hx", "cx", "w")}
+    rnn = capi.descriptor("RNN")
+    sizes = dict(hiddenSize=8, numLayers=2, dropoutDesc=None, inputMode=0, direction=0, mode=prnn._C.SLSTM)
+    capi.check("SetRNNDescriptor", rnnDesc=rnn.pointer, dataType=0, **sizes)
+    capi.check("SetRNNHeads", rnnDesc=rnn.pointer, heads=2)
+    stack = SimpleNamespace(input=5)
+    handle = capi.cpu_handle()
+    call: Any = SimpleNamespace(handle=handle, rnn=rnn, stack=stack, batch_sizes=case.batch_sizes, data=data)
+    prepared = Prepared(call)
+    for name in RUNS:
+        assert prepared.run(name) == capi.SUCCESS, prepared.message()
+    expected["dw"] = torch.cat([expected[f"d{name}"].flatten() for name in weights])
+    for name in ("y", "hy", "cy", "dx", "dhx", "dcx", "dw"):
+        torch.testing.assert_close(data[name].double(), expected[name], atol=1e-5, rtol=1e-5, msg=name)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import prnn
 from prnn import _selftest
-from prnn._ops import _call, _layer, _twin
+from prnn._ops import _call, _layer, _twin, layer_norm_lstm
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn.cli import main
 from prnn.commands import selftest as command
@@ -165,7 +165,8 @@ def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The CPU as a GPU that nobody has run; returns the file of verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(_call, "is_unproven", lambda device: True)
+    for module in (_call, layer_norm_lstm):
+        monkeypatch.setattr(module, "is_unproven", lambda device: True)
     monkeypatch.setattr(_twin, "describe_gpu", lambda device: "a GPU, its driver and a build")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 9999")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -284,6 +285,35 @@ def test_nothing_is_compared_in_a_capture(unproven: Path, monkeypatch: pytest.Mo
     other(x)
     assert len(made) == 1
     assert BACKENDS["cudnn"] not in backends_of(other)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
+    """Its kernels run where they agree, and nothing else can take their place."""
+    options = {"zoneout": 0.2, "recurrent_dropout": 0.2} if masked else {}
+    x = torch.randn(9, 3, 8)
+    for dtype in TYPES:
+        module = prnn.nn.LayerNormLSTM(8, 16, **options).to(dtype)
+        module(x.to(dtype))[0].sum().backward()
+        with torch.no_grad():
+            module(x.to(dtype), lengths=torch.tensor([9, 4, 1]))
+    sentences = [json.loads(line)[1] for line in unproven.read_text().splitlines()]
+    assert sentences == ["", ""]  # with lengths and without, of float32, in which the CPU computes other types, too
+    correct, calls = layer_norm_lstm._backward_kernel, 0
+
+    def broken_once(*inputs: object) -> tuple[Tensor, ...]:
+        nonlocal calls
+        calls += 1
+        gradients = correct(*inputs)
+        if calls == 1:
+            gradients[0][2, 0, 3] += 5.0
+        return gradients
+
+    monkeypatch.setattr(layer_norm_lstm, "_backward_kernel", broken_once)
+    for _ in range(2):
+        with pytest.raises(prnn.NotSupportedError, match=r"have never run on RTX 9999 before, and dx differs"):
+            prnn.nn.LayerNormLSTM(8, 24, **options)(x)
+    assert calls == 2
 
 
 def test_a_cache_that_cannot_be_used(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:

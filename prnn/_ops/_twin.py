@@ -11,7 +11,7 @@ import os
 import pathlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from prnn._ops._call import Call, Data, Options
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
-__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails", "few_threads"]
+__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails", "few_threads", "verdict"]
 
 # Of the root mean square, over an output; and how many times as much a single number may be off. Of tf32: float16's,
 # which has as many digits.
@@ -252,35 +252,40 @@ _told: set[str] = set()
 
 
 def _verdict(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mapping[str, Any]) -> str:
-    """ "" where the kernels of the plan agree with the CPU's; else a sentence."""
     tested, sizes = _reduced(stack, sequences, plan)
-    name = f"{tested.config}, {tested.dtype}, input size {tested.input_size}, sequences {sizes}, math {stack.math}"
-    key = hashlib.sha256(f"{describe_gpu(stack.device)}; {name}".encode()).hexdigest()
+    problem = f"{tested.config}, {tested.dtype}, input size {tested.input_size}, sequences {sizes}, math {stack.math}"
+    kernels = f"{plan['forward_engine']} forward and {plan['backward_engine']} backward"
+    return verdict(stack.device, problem, kernels, functools.partial(compare_layer, tested, sizes))
+
+
+def verdict(device: torch.device, problem: str, kernels: str, differences: Callable[[], Iterable[Difference]]) -> str:
+    """ "" where kernels agree with the CPU's on a GPU that is_unproven(); else a sentence. What was found is kept under
+    the problem and the GPU.
+
+    kernels: what runs there. differences: compares.
+    """
+    where = f"the kernels ({kernels}) have never run on {torch.cuda.get_device_name(device)} before, and"
+    key = hashlib.sha256(f"{describe_gpu(device)}; {problem}".encode()).hexdigest()
     with _lock:
         if key not in _verdicts:
             _verdicts.update(_read())
         if key not in _verdicts:
             if torch.cuda.is_current_stream_capturing():
-                return (
-                    f"its kernels have never run on {torch.cuda.get_device_name(stack.device)}, and nothing can be "
-                    "compared while a CUDA graph is captured; call the layer once before"
-                )
-            _verdicts[key] = _find_verdict(tested, sizes, plan)
+                return f"{where} nothing can be compared while a CUDA graph is captured; call the layer once before"
+            _verdicts[key] = _find_verdict(where, differences)
             _remember(key, _verdicts[key])
         return _verdicts[key]
 
 
-def _find_verdict(stack: Layer, sizes: Sequence[int], plan: Mapping[str, Any]) -> str:
-    engines = f"{plan['forward_engine']} forward and {plan['backward_engine']} backward"
-    where = f"the kernels ({engines}) have never run on {torch.cuda.get_device_name(stack.device)} before, and "
+def _find_verdict(where: str, differences: Callable[[], Iterable[Difference]]) -> str:
     try:
-        found = compare_layer(stack, sizes)
+        found = list(differences())
     except RuntimeError as error:
-        return f"{where}fail there: {error}"
-    for pass_ in found:
-        if not pass_.is_good:
-            off = f"differs from the CPU's by {pass_.error:.1e}"
-            return f"{where}{pass_.output} {off}; prnn selftest prints a report to send"
+        return f"{where} fail there: {error}"
+    for wrong in found:
+        if not wrong.is_good:
+            off = f"differs from the CPU's by {wrong.error:.1e}"
+            return f"{where} {wrong.output} {off}; prnn selftest prints a report to send"
     return ""
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._errors import NotSupportedError
+from prnn._ops._handles import DTYPES, device_of, handle, is_unproven
 from prnn._ops._operator import differentiate, operator, refuse_onnx, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_rnn
 
@@ -63,9 +64,82 @@ def _checked_addresses(arrays: tuple[Tensor | None, ...]) -> list[int]:
     return [*addresses, 0 if lengths is None else lengths.data_ptr()]
 
 
-def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+# Timesteps of a comparison with the CPU.
+_FEW_STEPS = 5
+
+
+def _require_agreement(arrays: tuple[Tensor | None, ...], numbers: tuple[Any, ...]) -> None:
+    """On a GPU that nobody has run, the kernels of a size are compared with the CPU's before its first call.
+
+    Raises:
+        NotSupportedError: they differ.
+    """
+    from prnn._ops._twin import TF32_TOLERANCE, TOLERANCE, compare, few_threads, verdict
+
+    x = arrays[0]
+    assert x is not None
+    steps, (batch, hidden) = min(_FEW_STEPS, x.size(0)), (x.size(1), x.size(2) // 4)
+    tf32 = x.dtype is torch.float32 and allows_tf32_rnn()
+    # Twice that of layers without: of sums over a layer's units.
+    tolerance = 2 * (TF32_TOLERANCE if tf32 else TOLERANCE.get(x.dtype, TOLERANCE[torch.float32]))
+
+    def results(device: torch.device, dtype: torch.dtype, drawn: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
+        made = tuple(
+            None if value is None else value.to(device, dtype if value.is_floating_point() else value.dtype)
+            for value in drawn
+        )
+        *given, dy, dcy = made
+        assert dy is not None
+        y, cy, reserve = _forward(*given, *numbers, True, is_compared=True)
+        gradients = _backward_kernel(dy, dcy, *given, y, reserve, *numbers)
+        named = {f"d{name}": value for name, value in zip(("x", *_NAMES), gradients, strict=False)}
+        return {"y": y, "cy": cy} | {name: value for name, value in named.items() if value.numel() > 0}
+
+    def differences() -> list[Any]:
+        with torch.no_grad():
+            drawn = _draw(arrays, steps, batch, hidden)
+            found = results(x.device, x.dtype, drawn)
+            with few_threads():
+                wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+                wanted = results(torch.device("cpu"), wide, drawn)
+            return [compare(found, wanted, tolerance)]
+
+    kinds = [array is not None for array in arrays]
+    problem = f"layer norm LSTM {numbers}, {x.dtype}, {steps} x {batch} x {hidden}, arrays {kinds}, tf32 {tf32}"
+    if sentence := verdict(x.device, problem, "of an LSTM with layer normalisation or masks", differences):
+        raise NotSupportedError(sentence)
+
+
+def _draw(arrays: tuple[Tensor | None, ...], steps: int, batch: int, hidden: int) -> tuple[Tensor | None, ...]:
+    """Random arrays like the given ones, of fewer timesteps, with gradients of y and cy behind them; on the CPU."""
+    generator = torch.Generator().manual_seed(hidden)
+    x = arrays[0]
+    assert x is not None
+
+    def draw(name: str, array: Tensor) -> Tensor:
+        shape = (steps, *array.shape[1:]) if name in ("x", "zoneout_mask", "dy") else tuple(array.shape)
+        made = torch.empty(shape, dtype=torch.float32, device="cpu").uniform_(-1, 1, generator=generator)
+        if name == "lengths":
+            return ((made + 1) / 2 * steps).ceil().to(array.dtype)
+        if name == "recurrent":
+            made *= hidden**-0.5
+        elif name.endswith("mask"):
+            made = (made > 0).float()
+        elif name.endswith("gain"):
+            made = 1 + made / 4
+        return made.to(array.dtype)
+
+    names = ("x", *_NAMES, "lengths", "dy", "dcy")
+    given = (*arrays, x.new_empty(1, batch, hidden), x.new_empty(batch, hidden))
+    return tuple(None if array is None else draw(name, array) for name, array in zip(names, given, strict=True))
+
+
+def _forward(*inputs: Any, reserve: Tensor | None = None, is_compared: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """is_compared: the call is one of _require_agreement()."""
     arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
     x = arrays[0]
+    if not is_compared and is_unproven(x.device) and x.size(1) > 0:
+        _require_agreement(arrays, numbers)
     steps, batch, width = x.shape
     y, cy = x.new_empty(steps, batch, width // 4), x.new_empty(batch, width // 4)
     addresses = _checked_addresses(arrays)
