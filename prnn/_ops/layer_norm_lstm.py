@@ -64,13 +64,6 @@ def _checked_addresses(arrays: tuple[Tensor | None, ...]) -> list[int]:
     return [*addresses, 0 if lengths is None else lengths.data_ptr()]
 
 
-def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    x = inputs[0]
-    if is_unproven(x.device) and x.size(1) > 0:
-        _require_agreement(inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1])
-    return _run_forward(*inputs, reserve=reserve)
-
-
 # Timesteps of a comparison with the CPU.
 _FEW_STEPS = 5
 
@@ -97,7 +90,7 @@ def _require_agreement(arrays: tuple[Tensor | None, ...], numbers: tuple[Any, ..
         )
         *given, dy, dcy = made
         assert dy is not None
-        y, cy, reserve = _run_forward(*given, *numbers, True)
+        y, cy, reserve = _forward(*given, *numbers, True, is_compared=True)
         gradients = _backward_kernel(dy, dcy, *given, y, reserve, *numbers)
         named = {f"d{name}": value for name, value in zip(("x", *_NAMES), gradients, strict=False)}
         return {"y": y, "cy": cy} | {name: value for name, value in named.items() if value.numel() > 0}
@@ -141,9 +134,12 @@ def _draw(arrays: tuple[Tensor | None, ...], steps: int, batch: int, hidden: int
     return tuple(None if array is None else draw(name, array) for name, array in zip(names, given, strict=True))
 
 
-def _run_forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(*inputs: Any, reserve: Tensor | None = None, is_compared: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """is_compared: the call is one of _require_agreement()."""
     arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
     x = arrays[0]
+    if not is_compared and is_unproven(x.device) and x.size(1) > 0:
+        _require_agreement(arrays, numbers)
     steps, batch, width = x.shape
     y, cy = x.new_empty(steps, batch, width // 4), x.new_empty(batch, width // 4)
     addresses = _checked_addresses(arrays)

@@ -13,6 +13,8 @@
 
 namespace prnn {
 
+constexpr bool is_slstm(prnnRNNMode_t mode) { return mode == PRNN_SLSTM || mode == PRNN_SLSTM_EXP; }
+
 // Dropout between layers. `states` points to a DropoutStates in device memory; see core/descriptors.h.
 struct Dropout {
   float probability = 0;
@@ -52,7 +54,7 @@ struct RnnProblem {
   int64_t recurrences() const { return directions * heads; }
   int64_t direction_of(int64_t recurrence) const { return recurrence / heads; }
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
-  bool is_slstm() const { return mode == PRNN_SLSTM || mode == PRNN_SLSTM_EXP; }
+  bool is_slstm() const { return prnn::is_slstm(mode); }
   int64_t gates() const { return mode == PRNN_LSTM || is_slstm() ? 4 : mode == PRNN_GRU ? 3 : 1; }
   // States of a unit beside h, which cx and its like have: c; an sLSTM's c, n and m.
   int64_t cell_states() const { return mode == PRNN_LSTM ? 1 : is_slstm() ? 3 : 0; }

@@ -1,6 +1,7 @@
 #include "rnn/rnn_descriptor.h"
 
 #include "core/enums.h"
+#include "rnn/problem.h"
 
 using namespace prnn;
 
@@ -18,15 +19,14 @@ void require_extras(const prnnRNNStruct& rnn, const prnnRNNExtras_t& extras, con
     const void* value;
     bool is_of_cells, wants_reset;
   };
-  const bool is_slstm = rnn.mode == PRNN_SLSTM || rnn.mode == PRNN_SLSTM_EXP;
   for (const Field& field :
        {Field{"cells", extras.cells, true, false}, Field{"dcells", extras.dcells, true, false},
         Field{"resetHx", extras.resetHx, false, true}, Field{"resetCx", extras.resetCx, true, true},
         Field{"dresetHx", extras.dresetHx, false, true}, Field{"dresetCx", extras.dresetCx, true, true}}) {
     if (field.value == nullptr) continue;
-    if (field.is_of_cells && rnn.mode != PRNN_LSTM && !(is_slstm && field.wants_reset)) {
+    if (field.is_of_cells && rnn.mode != PRNN_LSTM && !(is_slstm(rnn.mode) && field.wants_reset)) {
       fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given with %s; only PRNN_LSTM has %s", name, field.name, name_of(rnn.mode),
-           is_slstm ? "c of every timestep" : "cells");
+           is_slstm(rnn.mode) ? "c of every timestep" : "cells");
     }
     if (field.wants_reset && extras.reset == nullptr) {
       fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given, but %s->reset is NULL: no sequence starts anew", name, field.name,
@@ -94,7 +94,7 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
     require_enumerator(inputMode, {PRNN_LINEAR_INPUT, PRNN_SKIP_INPUT, PRNN_GATES_INPUT}, "inputMode");
     require_enumerator(direction, {PRNN_UNIDIRECTIONAL, PRNN_BIDIRECTIONAL}, "direction");
     require_enumerator(mode, {PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM, PRNN_GRU, PRNN_SLSTM, PRNN_SLSTM_EXP}, "mode");
-    if (inputMode == PRNN_GATES_INPUT && mode != PRNN_SLSTM && mode != PRNN_SLSTM_EXP) {
+    if (inputMode == PRNN_GATES_INPUT && !is_slstm(mode)) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "inputMode is PRNN_GATES_INPUT with %s; only an sLSTM takes its gates' input",
            name_of(mode));
     }
