@@ -45,7 +45,7 @@ def report(trained: Path, test: Path, device: str) -> dict[str, float]:
     """Error rates of a training's best model on the test sentences, with pictures beside it."""
     recogniser = Recogniser.load(best_checkpoint(trained), device)
     utterances = read_manifest(test)
-    rates = {}
+    rates: dict[str, float] = {}
     for beam, search in ((1, "greedy"), (_BEAM, f"beam of {_BEAM}")):
         result = evaluate(recogniser, utterances, beam)
         wer, cer = result.rates
