@@ -131,11 +131,11 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert main(command) == 0
         printed.append(capsys.readouterr().out)
-        assert printed[-1].count("3 sentences, WER") == 2
-        assert "WER of 2 seeds: " in printed[-1]
+        assert printed[-1].count("3 sentences, greedy: WER") == printed[-1].count("3 sentences, beam of 4: WER") == 2
+        assert "CER, beam of 4, 2 seeds: " in printed[-1]
     assert ("training loss" in printed[0], "training loss" in printed[1]) == (True, False)
     rates = json.loads((tmp_path / "out" / "rates.json").read_text())
-    assert [sorted(rate) for rate in rates] == [["cer", "wer"], ["cer", "wer"]]
+    assert [len(rate) for rate in rates] == [4, 4]
     assert (tmp_path / "out" / "error_rates.png").read_bytes().startswith(b"\x89PNG")
     for seed in range(2):
         for name in ("learning_curve.png", "alignment.png"):

@@ -28,6 +28,7 @@ from prnn.commands.options import add_accelerator, torch_device
 from recipes.speech.prepare import prepare
 
 CONFIGS = Path(__file__).parent
+_BEAM = 4
 
 
 def manifests(folder: Path, output: Path) -> Path:
@@ -44,15 +45,19 @@ def report(trained: Path, test: Path, device: str) -> dict[str, float]:
     """Error rates of a training's best model on the test sentences, with pictures beside it."""
     recogniser = Recogniser.load(best_checkpoint(trained), device)
     utterances = read_manifest(test)
-    result = evaluate(recogniser, utterances)
-    wer, cer = result.rates
-    print(f"{test}: {len(utterances)} sentences, WER {100 * wer:.2f} %, CER {100 * cer:.2f} %; the first three:")
+    rates: dict[str, float] = {}
+    for beam, search in ((1, "greedy"), (_BEAM, f"beam of {_BEAM}")):
+        result = evaluate(recogniser, utterances, beam)
+        wer, cer = result.rates
+        print(f"{test}: {len(utterances)} sentences, {search}: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
+        rates |= {f"WER, {search}": wer, f"CER, {search}": cer}
+    print("the first three, of the beam:")
     for utterance, text in list(zip(utterances, result.texts, strict=True))[:3]:
         print(f"  said: {utterance.text}\n  read: {text}")
     plot_losses(trained / "tensorboard", trained / "learning_curve.png")
     features = load_features(utterances[0], recogniser.features)
     plot_alignment(recogniser, features, utterances[0].text, trained / "alignment.png")
-    return {"wer": wer, "cer": cer}
+    return rates
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,10 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
     if len(rates) > 1:
         logs = {f"seed {seed}": options.output / f"seed-{seed}" / "tensorboard" for seed in range(len(rates))}
         plot_error_rates(logs, options.output / "error_rates.png")
-        for name in ("wer", "cer"):
+        for name in rates[0]:
             values = [100 * rate[name] for rate in rates]
             mean = sum(values) / len(values)
-            print(f"{name.upper()} of {len(values)} seeds: {mean:.2f} % ({min(values):.2f} to {max(values):.2f} %)")
+            print(f"{name}, {len(values)} seeds: {mean:.2f} % ({min(values):.2f} to {max(values):.2f} %)")
     return 0
 
 
