@@ -105,6 +105,14 @@ def test_header_edit_rebuilds_cuda_sources(tree: Tree) -> None:
 
 
 @needs_nvcc
+def test_a_build_folder_outside(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    assert "src/core/cuda/scale.cu" in tree.built("cuda=on", f"build_dir={folder}")
+    assert (folder / "release/ptxas/core/cuda/scale.txt").exists()
+    assert not {"build", folder.parts[1]} & {path.name for path in tree.root.iterdir()}
+
+
+@needs_nvcc
 def test_broken_cuda_source_fails(tree: Tree) -> None:
     tree.write("src/core/cuda/scale.cu", "__global__ void scale(float* x) { undeclared(); }\n")
     done = tree.scons("cuda=on")
