@@ -74,11 +74,6 @@ def assert_same(ours: Result, theirs: Result) -> None:
         )
 
 
-def is_run(call: Any, sequences: Any) -> bool:
-    """Whether Call.forward() calls the library, and not itself with what it has packed."""
-    return not (sequences.is_padded and (call.stack.has_extras or call.stack.has_masks))
-
-
 def compare(theirs: torch.nn.Module, ours: torch.nn.Module, input: Any, states: Any = None) -> None:
     """One training step of both modules gives the same outputs and gradients."""
     expected = train_step(theirs, dict(theirs.named_parameters()), input, states)

@@ -30,6 +30,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+def options_of_a_call(x: Tensor, states: Any, layout: str, has_reset: bool) -> dict[str, Any]:
+    given: dict[str, Any] = {"lengths": torch.tensor([2, 4, 1])} if layout == "lengths" else {}
+    if has_reset:
+        shape = (7,) if layout == "packed" else x.shape[:-1]
+        given |= {"reset": torch.arange(12)[: torch.Size(shape).numel()].view(shape) % 3 == 0, "reset_hx": states}
+    return given
+
+
 @pytest.mark.parametrize("layout", ["padded", "lengths", "packed", "one sequence"])
 @pytest.mark.parametrize("has_reset", [False, True], ids=["", "reset"])
 @pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
@@ -39,10 +47,7 @@ def test_calls_with_options_have_the_same_bits(
 ) -> None:
     module = small(cell, **options).train()
     x, states = data_of(module, batch=None if layout == "one sequence" else 3)
-    given: dict[str, Any] = {"lengths": torch.tensor([2, 4, 1])} if layout == "lengths" else {}
-    if has_reset:
-        shape = (7,) if layout == "packed" else x.shape[:-1]
-        given |= {"reset": torch.arange(12)[: torch.Size(shape).numel()].view(shape) % 3 == 0, "reset_hx": states}
+    given = options_of_a_call(x, states, layout, has_reset)
     if cell == "LSTM":
         given["return_cells"] = True
     leaves = [x, *flat(states), *module.parameters()]
@@ -142,10 +147,7 @@ def test_layer_norm_lstms_have_the_same_bits(
 ) -> None:
     module = layer_norm(**options)
     x, states = data_of(module, batch=None if layout == "one sequence" else 3)
-    given: dict[str, Any] = {"lengths": torch.tensor([2, 4, 1])} if layout == "lengths" else {}
-    if has_reset:
-        shape = (7,) if layout == "packed" else x.shape[:-1]
-        given |= {"reset": torch.arange(12)[: torch.Size(shape).numel()].view(shape) % 3 == 0, "reset_hx": states}
+    given = options_of_a_call(x, states, layout, has_reset)
     leaves = [x, *states, *module.parameters()]
 
     def step(dtype: torch.dtype | None = None) -> list[Tensor]:
