@@ -303,7 +303,25 @@ def check_search() -> None:
                 "workspaceSizeInBytes": room[1],
             },
         }
-        outputs = (size, prepared, symbols, counts, *state.values())
+        beam = 3
+        by_beams = {"options": ctypes.byref(decode_case.BeamOptions(batch, frames, 1, beam, 0))}
+        beam_workspace = torch.zeros(case.size("GetTransducerBeamSearchWorkspaceSize", **by_beams), dtype=torch.uint8)
+        beam_symbols = torch.zeros(batch, beam, frames, dtype=torch.int32)
+        beam_counts, scores = torch.zeros(batch, beam, dtype=torch.int32), torch.zeros(batch, beam, dtype=torch.float64)
+        found = decode_case.BeamOutputs(
+            symbols=beam_symbols.data_ptr(), counts=beam_counts.data_ptr(), scores=scores.data_ptr()
+        )
+        calls["GetTransducerBeamSearchWorkspaceSize"] = {**by_beams, "sizeInBytes": ctypes.byref(size)}
+        calls["TransducerBeamSearch"] = {
+            **by_beams,
+            "prepared": prepared.data_ptr(),
+            "inputs": ctypes.byref(decode_case.Inputs(given.data_ptr())),
+            "state": None,
+            "outputs": ctypes.byref(found),
+            "workspace": beam_workspace.data_ptr(),
+            "workspaceSizeInBytes": len(beam_workspace),
+        }
+        outputs = (size, prepared, symbols, counts, *state.values(), beam_symbols, beam_counts, scores)
         for name, arguments in calls.items():
             each_allocation_fails(
                 f"{name} {predictor}",
