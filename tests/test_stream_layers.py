@@ -121,7 +121,7 @@ class Case:
     ("changes", "status", "message"),
     [
         ({"dataType": 99}, capi.BAD_PARAM, "dataType is 99"),
-        ({"mode": 4}, capi.BAD_PARAM, "mode is 4"),
+        ({"mode": 9}, capi.BAD_PARAM, "mode is 9"),
         ({"layers": 0}, capi.BAD_PARAM, "layers is 0; it must be 1 to 1000"),
         ({"inputSize": 0}, capi.BAD_PARAM, "inputSize is 0"),
         ({"hiddenSize": -1}, capi.BAD_PARAM, "hiddenSize is -1"),
