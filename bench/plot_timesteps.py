@@ -30,7 +30,7 @@ Steps = dict[tuple[str, int, int], Step]  # of one layer, by cell, hidden size a
 
 
 def read_steps(dtype: str) -> Steps:
-    """Those of the table of a type."""
+    """Reads the microseconds of a type's table of results."""
     table = (ROOT / f"bench/results/rnn_h200_{dtype}.md").read_text()
     rows = re.findall(
         r"^\| (\w+) \| 1 \| (\d+) \| (\d+) \| [\d.]+ / ([\d.]+) \| [\d.]+ / ([\d.]+) \|", table, re.MULTILINE

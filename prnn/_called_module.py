@@ -1,4 +1,4 @@
-"""What all layers of prnn.nn share: forward() makes a prepared eager call, or one that is checked in full."""
+"""The base class of all layers of prnn.nn: forward() makes a prepared eager call, or one that is checked in full."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -59,11 +59,11 @@ class CalledModule(torch.nn.Module):
         return None if calls is None else calls.run(self, *arguments)
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
-        """What torch.jit.script asks a module for before it compiles it."""
+        """torch.jit.script asks a module for these before it compiles it."""
         raise self._refusal("torch.jit.script")
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What a module is called by while torch.jit.trace records."""
+        """torch.jit.trace calls a module by this while it records."""
         raise self._refusal("torch.jit.trace (by which torch.onnx.export with dynamo=False works)")
 
     def _refusal(self, caller: str) -> NotSupportedError:

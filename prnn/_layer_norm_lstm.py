@@ -67,7 +67,7 @@ class LayerNormLSTM(CalledModule):
     Masks are drawn by torch's generator of the device: each replay of a CUDA graph has masks of its own.
     """
 
-    # What calls ask of any layer.
+    # Calls read these attributes of every layer.
     mode, proj_size, heads, backend = "LSTM", 0, 1, "best"
 
     def __init__(

@@ -54,7 +54,7 @@ def run_lstm_layers(
         masks: of draw_masks(), in the layout of input; None: to be drawn here, in the type of the computation.
     """
     is_cast = is_autocast(input)
-    # What the call computes in and what it returns: the weights' type, under autocast the autocast type unless they are
+    # The types of computation and results: the weights' type, under autocast the autocast type unless they are
     # float64. On the CPU 16 bits are computed in float32, without rounding what is given in float32.
     dtype = weights[0].dtype
     if is_cast and dtype != torch.float64:
@@ -93,7 +93,7 @@ def run_lstm_layers(
 
 
 def _require_served(module: Any, input: Tensor, return_cells: bool) -> None:
-    """Of an LSTM without normalisation. input: (T, N, I)."""
+    """Raises where no kernel serves an LSTM without normalisation. input: (T, N, I)."""
     if return_cells:
         raise NotSupportedError(
             f"return_cells is True, {given(module)}: the kernels that serve such a layer here return the last c alone"

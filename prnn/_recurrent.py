@@ -1,4 +1,4 @@
-"""What prnn.nn's RNN, GRU, LSTM and sLSTM share: parameters in one packed buffer, and the way to the operator."""
+"""The base class of prnn.nn.RNN, GRU, LSTM and sLSTM: parameters in one packed buffer, and the way to the operator."""
 
 from collections.abc import Sequence
 from operator import is_, itemgetter
@@ -29,7 +29,7 @@ DERIVED = ("_packed_names", "_packed_of_flat", "_matrix_shapes", "_zero_biases",
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
-    """The same memory, which it keeps alive, as a storage that ends where the view does."""
+    """A tensor of the view's memory, which it keeps alive, with a storage that ends where the view does."""
     if view.device.type == "cuda":
         with torch.cuda.device(view.device):  # DLPack exports tensors of the current GPU alone
             return from_dlpack(view)
@@ -42,7 +42,7 @@ def _has_own_storage(tensor: Tensor) -> bool:
 
 
 class Recurrent(CalledModule, torch.nn.RNNBase):
-    """What RNN, GRU, LSTM and sLSTM share: parameters kept in one packed buffer, and the way from torch's data layouts
+    """The base class of RNN, GRU, LSTM and sLSTM: keeps parameters in one packed buffer, and takes torch's data layouts
     to the operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
     backend: str
@@ -143,7 +143,7 @@ class Recurrent(CalledModule, torch.nn.RNNBase):
             return
         sizes = [p.numel() for p in plain]
         biases = self._missing_biases()
-        # What is made under torch.inference_mode cannot be trained, which parameters made before can.
+        # Tensors that torch.inference_mode makes cannot be trained; parameters made before it can.
         inference = torch.is_inference_mode_enabled() and first.is_inference()
         with torch.inference_mode(inference), torch.no_grad():
             address = first.data_ptr()
@@ -203,7 +203,7 @@ class Recurrent(CalledModule, torch.nn.RNNBase):
         return weights
 
     def _replaced_weights(self, weights: Sequence[Any]) -> list[Tensor]:
-        """What a call takes where _flat_weights has other tensors than the attributes. `weights` are those of the
+        """The weights of a call where _flat_weights has other tensors than the attributes. `weights` are those of the
         attributes, in their packed order, _MISSING for one that is missing. torch's layers take what is in
         _flat_weights (a subclass with DropConnect puts it there), unless an attribute is another tensor than when torch
         filled the list: then those of the attributes."""

@@ -26,13 +26,13 @@ _CELLS = ("LSTM", "GRU", "RNN_TANH", "sLSTM", "sLSTM_EXP")
 _STEPS = 5  # fewer have kernels of their own
 # Units and sequences of LayerNormLSTM: clusters, with one column tile and two, and the grid.
 _LAYER_NORM_SIZES = ((64, 4), (512, 40), (1060, 3))
-# Of losses: sums over a lattice.
+# Losses are sums over a lattice.
 _LOSS_TOLERANCE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one pass of one kernel's family computed on one problem."""
+    """The result of one pass of one family of kernels on one problem."""
 
     kernels: str  # the engine, or what else runs: "mma", "CTC loss"
     options: str  # what the problem has beyond a plain layer: "", "resets", "masks", ...
@@ -125,7 +125,7 @@ def _layers(device: torch.device, type_name: str, dtype: torch.dtype) -> Iterato
 
 
 def _tried(run: Callable[[], tuple[Difference, Difference]]) -> tuple[tuple[Difference, Difference], str]:
-    """What differs forward and backward, and what was raised."""
+    """The differences forward and backward, and the error that was raised."""
     try:
         return run(), ""
     except RuntimeError as error:  # a kernel that gave up, or one that the GPU has no room for
@@ -182,7 +182,7 @@ def _moved(value: Tensor, place: _Place) -> Tensor:
 
 def _layer_norm(device: torch.device, type_name: str, dtype: torch.dtype) -> Iterator[Outcome]:
     tolerance = TF32_TOLERANCE if type_name == "tf32" else TOLERANCE[dtype]
-    # Of sums over a layer's units, which several blocks have, and over all timesteps.
+    # Normalisation and gradients are sums over a layer's units, which several blocks have, and over all timesteps.
     tolerance *= 5 if type_name == "float32" else 2
     for hidden, batch in _LAYER_NORM_SIZES:
 

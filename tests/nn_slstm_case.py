@@ -78,7 +78,7 @@ def written_out(
     reset: Tensor | None = None,
     reset_hx: Any = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What the module's evaluation is with these weights. input: (T, N, I)."""
+    """Results of the module's evaluation with these weights. input: (T, N, I)."""
     last = []
     for layer in range(module.num_layers):
         x, recurrent = gates_of(module, layer, input, weights)

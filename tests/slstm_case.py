@@ -101,7 +101,7 @@ class Case:
         return self._run(leaves, outputs, used)
 
     def found(self, used: Sequence[int] = (0, 1, 2), backend: str = "best") -> dict[str, Tensor]:
-        """The same of the operator, in the case's type."""
+        """Outputs and gradients of the operator, in the case's type."""
         leaves = {
             name: tensor.to(self.device, self.dtype, copy=True).requires_grad_()
             for name, tensor in self.tensors.items()

@@ -45,7 +45,7 @@ def tiny_model(seed: int, durations: str, **options: Any) -> Transducer:
 
 
 def other(model: Transducer) -> Transducer:
-    """The same model of a class whose beams are searched step by step."""
+    """The model as a class whose beams are searched step by step."""
     stateless = isinstance(model.predictor, StatelessPredictor)
     model.predictor.__class__ = OtherStateless if stateless else OtherRecurrent
     return model
@@ -91,7 +91,7 @@ def test_as_the_steps(predictor: str, mode: str, durations: str, bias: str, monk
 
 
 def streamed(model: Transducer, features: torch.Tensor, sizes: list[int], **options: Any) -> list[list[Hypothesis]]:
-    """What streams find whose chunks have these sizes and go at their own pace; an utterance's certain symbols are
+    """Streams whose chunks have these sizes and go at their own pace; an utterance's certain symbols are
     taken away meanwhile."""
     state: StreamState = model.stream_init(len(features), **options)
     taken: list[list[Hypothesis]] = [[] for _ in features]

@@ -317,7 +317,7 @@ def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, ma
 
 
 def test_a_cache_that_cannot_be_used(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in it is no verdict, and nothing can be written to it."""
+    """Its content is no verdict, and nothing can be written to it."""
     unproven.parent.mkdir()
     unproven.write_text('{}\n["key"]\nrubbish\n[1, 2]\n')
     assert _twin._read() == {}

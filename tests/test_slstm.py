@@ -43,7 +43,7 @@ def test_other_types(dtype: torch.dtype) -> None:
 
 
 def test_gradients_of_each_output_alone() -> None:
-    """Those of c, n and m go through the maximum that m is."""
+    """The gradients of c, n and m go through the maximum that m is."""
     for sigmoid in (True, False):
         case = Case(reference.Stack(3, 8, heads=2, sigmoid=sigmoid), [3, 3, 2])
         for used in ((0,), (1,), (2,)):
@@ -72,7 +72,7 @@ def test_some_units_have_no_state_yet() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sigmoid", [True, False])
 def test_gates_of_any_size(sigmoid: bool, dtype: torch.dtype) -> None:
-    """Of +-10,000, where exponentials overflow without m."""
+    """Gates of +-10,000, where exponentials overflow without m."""
     torch.manual_seed(0)
     stack = reference.Stack(0, 16, heads=2, sigmoid=sigmoid, gates_input=True)
     x = (torch.randint(-1, 2, (40, 3, 64)) * 1e4).to(dtype).requires_grad_()

@@ -92,7 +92,7 @@ def test_other_layers(dtype: torch.dtype, hidden: int, resets: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT16], ids=str)
 def test_gates_of_any_size(dtype: torch.dtype) -> None:
-    """Of +-10,000, where exponentials overflow without m."""
+    """Gates of +-10,000, where exponentials overflow without m."""
     torch.manual_seed(0)
     for sigmoid in (True, False):
         stack = reference.Stack(0, 64, heads=2, sigmoid=sigmoid, gates_input=True)

@@ -25,8 +25,8 @@ from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
 __all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails", "few_threads", "verdict"]
 
-# Of the root mean square, over an output; and how many times as much a single number may be off. Of tf32: float16's,
-# which has as many digits.
+# Tolerances are shares of an output's root mean square; a single number may be off _PEAK times as much. tf32 has
+# float16's, which has as many digits.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 TF32_TOLERANCE = TOLERANCE[torch.float16]
 _PEAK = 16
@@ -39,7 +39,7 @@ _STEPS = (5, 33, 65, 129)
 # pass.
 _LARGE = 10**9
 
-# What two plans of one engine differ in.
+# Two plans of one engine differ in these.
 _OF_A_PLAN = (
     "forward_engine",
     "backward_engine",
@@ -335,7 +335,7 @@ def _file() -> pathlib.Path | None:
 
 
 def _read() -> dict[str, str]:
-    """Of all GPUs; what cannot be read is compared again."""
+    """Reads the verdicts on all GPUs; layers whose verdict cannot be read are compared again."""
     found: dict[str, str] = {}
     file = _file()
     try:

@@ -69,7 +69,7 @@ class Found(NamedTuple):
 
 
 class BeamFound(NamedTuple):
-    """What prnnTransducerBeamOutputs_t has, L = T * max_symbols; what lies beyond a row's count is any number."""
+    """The members of prnnTransducerBeamOutputs_t, L = T * max_symbols; a row is undefined beyond its count."""
 
     symbols: Tensor  # (N, K, L) int32
     counts: Tensor  # (N, K) int32

@@ -106,7 +106,7 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
 
     @torch.no_grad()
     def by_library(decoder: Decoder, count: int) -> Found | None:
-        """What `search` runs. None where the library has no search for the modules or sizes."""
+        """Calls the library's search, as `search` does. None where it has none for the modules or sizes."""
         library = resident(decoder, trusts_versions=False)
         lengths = torch.full((count,), arguments.frames, device=device)
         return None if library is None else library.search(frames[:count], lengths, MAX_SYMBOLS, None)

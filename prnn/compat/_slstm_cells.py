@@ -1,4 +1,4 @@
-"""What the sLSTM cells of xlstm and TiRex share: their parameters' layouts and the recurrence on gate inputs."""
+"""Shared by the sLSTM cells of xlstm and TiRex: their parameters' layouts and the recurrence on gate inputs."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ __all__ = ["sLSTMCell"]
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
-# What xlstm's own kernels ignore, or clip in ways that gradients would not show.
+# Options that xlstm's own kernels ignore, or clip in ways that gradients would not show.
 _UNSUPPORTED = {"gradient_recurrent_cut": False, "gradient_recurrent_clipval": None, "forward_clipval": None}
 
 

@@ -116,7 +116,7 @@ class Resident:
         return predictor, ahead.long()
 
     def state_after(self, state: LibraryState) -> GreedyState:
-        """What the library has written, without the projection."""
+        """The search's state after the library has written its own, without the projection."""
         predictor, ahead = self.predictor_states(state)
         score = state[-1]
         assert score is not None

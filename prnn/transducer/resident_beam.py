@@ -60,7 +60,7 @@ def beam_by_library(
 
 
 def with_projections(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:
-    """The same with what `beam_by_library` has left out."""
+    """Adds to hypotheses the projections that `beam_by_library` leaves out."""
     if hypotheses.projection.shape[-1]:
         return hypotheses
     shape = hypotheses.scores.shape

@@ -227,7 +227,7 @@ class StackingEncoder(nn.Module):
         return self._stack(x, ready), ready, kept, left
 
     def ready_of(self, frames: int) -> tuple[int, int]:
-        """Of so many frames of a stream that goes on, how many stacked frames they give, and how many wait then."""
+        """How many stacked frames so many frames of a stream that goes on give, and how many wait then."""
         ready = max((frames - self.frame_stack) // self.frame_stride + 1, 0)
         return ready, frames - ready * self.frame_stride
 

@@ -13,7 +13,7 @@ void check_options(const TransducerModel& m, const prnnTransducerBeamOptions_t* 
     fail(PRNN_STATUS_BAD_PARAM, "maxSymbols is %" PRId64 "; in a MODIFIED beam search it must be 1", o.maxSymbols);
 }
 
-// What the slots of a call hold, on the host.
+// Checks the state that the slots of a call hold, on the host.
 void check_slots(const TransducerModel& m, const prnnTransducerBeamOptions_t& o, const prnnTransducerBeamState_t& state,
                  const prnnTransducerBias_t* bias) {
   for (int64_t n = 0; n < o.batch; ++n) {

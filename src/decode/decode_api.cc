@@ -41,7 +41,7 @@ void check_weights(const TransducerModel& m, const prnnTransducerWeights_t* weig
   }
 }
 
-// What the slots of a call hold, on the host.
+// Checks the state that the slots of a call hold, on the host.
 void check_slots(const TransducerModel& m, const prnnTransducerSearchOptions_t& o, const prnnTransducerState_t& state,
                  const prnnTransducerBias_t* bias) {
   for (int64_t n = 0; n < o.batch; ++n) {

@@ -59,7 +59,7 @@ struct RnnProblem {
   // States of a unit beside h, which cx and its like have: c; an sLSTM's c, n and m.
   int64_t cell_states() const { return mode == PRNN_LSTM ? 1 : is_slstm() ? 3 : 0; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : recurrences() * state(); }
-  // Of a first layer without input matrices: where a row of x has the input of a recurrence's gate.
+  // Where a row of x has the input of a recurrence's gate, in a first layer without input matrices.
   int64_t first_input(int64_t recurrence, int64_t gate) const {
     return gates_input ? ((direction_of(recurrence) * gates() + gate) * heads + recurrence % heads) * hidden : 0;
   }

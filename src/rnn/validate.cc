@@ -91,7 +91,7 @@ int64_t read_sequence(RnnProblem& problem, int seqLength, const prnnTensorDescri
   return width;
 }
 
-// Of all directions and heads.
+// The elements of a row that has the gates of all directions and heads.
 int64_t gates_width(const RnnProblem& problem) { return problem.recurrences() * problem.gates() * problem.hidden; }
 
 void set_input(RnnProblem& problem, int64_t input, const char* name) {

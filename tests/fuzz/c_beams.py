@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Hypothesis(NamedTuple):
-    """What was found so far, and how probable it is."""
+    """The symbols found so far, and how probable they are."""
 
     symbols: list[int]
     frames: list[int]
@@ -35,7 +35,7 @@ class Beams:
         self.max_symbols = 1 if self.modified else search.max_symbols
 
     def new_state(self, slots: int) -> dict[str, Tensor]:
-        """Of so many streams that have not begun."""
+        """The state of so many streams that have not begun."""
         model, memory, size = self.search.model, self.search.memory, (slots, self.beam)
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "ahead": (size, torch.int32),

@@ -29,7 +29,7 @@ class Stack:
 
     @property
     def recurrences(self) -> int:
-        """Of a layer: heads of each direction."""
+        """The recurrences of a layer: heads of each direction."""
         return self.directions * self.heads
 
     @property
@@ -38,7 +38,7 @@ class Stack:
 
 
 def weight_shapes(stack: Stack) -> list[tuple[int, ...]]:
-    """Of the packed weights, in their order: the matrices of all directions, then their biases."""
+    """The shapes of the packed weights, in their order: the matrices of all directions, then their biases."""
     matrices: list[tuple[int, ...]] = []
     for layer in range(stack.layers):
         width = stack.input if layer == 0 else stack.directions * stack.hidden
@@ -70,7 +70,7 @@ def forward(
     reset: Tensor | None = None,
     reset_states: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of packed x (rows, input), y (rows, directions * hidden), hy (L D K, N, head) and cy (3 L D K, N, head).
+    """Outputs of packed x (rows, input), y (rows, directions * hidden), hy (L D K, N, head) and cy (3 L D K, N, head).
 
     weights: of weight_shapes(). hx, cx: like hy and cy. reset (rows,): where a sequence starts anew, from reset_states,
     which are like (hx, cx), or from zeros."""
@@ -78,7 +78,7 @@ def forward(
     batch, last_h, last_c = batch_sizes[0], [], []
 
     def states(given: tuple[Tensor, Tensor], at: int) -> tuple[Tensor, Tensor]:
-        """Of a direction, h (N, K, head) and c, n and m (3, N, K, head)."""
+        """The states of a direction, h (N, K, head) and c, n and m (3, N, K, head)."""
         own = slice(at * stack.heads, (at + 1) * stack.heads)
         c = given[1].unflatten(0, (-1, STATES))[own]
         return given[0][own].transpose(0, 1), c.permute(1, 2, 0, 3)

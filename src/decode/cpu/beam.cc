@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kHashFactor = 0x9E3779B97F4A7C15;
 
-// What a hypothesis waits for before it can be scored: a symbol for its predictor to read, or one of these.
+// A hypothesis waits for this before it can be scored: a symbol for its predictor to read, or one of these.
 constexpr int kReady = -1;        // nothing
 constexpr int kUnprojected = -2;  // the projection of its predictor's output
 
@@ -49,7 +49,7 @@ struct Lane {
   int64_t depth = 0;            // the level's number in its frame, from 0 on
   Hypothesis* level = nullptr;  // {K}: what is scored at the frame; where that is the last one, all there is
   int64_t level_count = 0;
-  // What has left the frame or waits for a later one, the most probable first; beyond the K-th without states, for
+  // Hypotheses that left the frame or wait for a later one, the most probable first; beyond the K-th no states, for
   // these can only be made one with others. `ahead` counts from the next frame on.
   Hypothesis* rest = nullptr;
   int64_t rest_count = 0;
@@ -62,7 +62,7 @@ struct Lane {
   T* projections = nullptr;
 };
 
-// Of a scored hypothesis.
+// The scores of a hypothesis on its frame.
 template <class T>
 struct Scores {
   T* logits;  // that of the blank replaced by -infinity
@@ -487,7 +487,7 @@ class Thread {
     take_level(lane, staying);
   }
 
-  // What was taken is the next level of the frame.
+  // Makes the hypotheses that `top` has taken the next level of the frame.
   void take_level(Lane<T>& lane, Top& top) {
     const int64_t count = take(lane, top, arrays_.next);
     if (count == 0) return end_frame(lane);

@@ -13,7 +13,7 @@ struct Candidate {
   int row, index, duration;
 };
 
-// Of equally good ones the first in the order of rows, classes and durations.
+// A higher score is better; of equal scores, the first in the order of rows, classes and durations.
 inline bool is_better(const Candidate& a, const Candidate& b) {
   if (a.score != b.score) return a.score > b.score;
   if (a.row != b.row) return a.row < b.row;
@@ -42,7 +42,7 @@ class Top {
     if (count_ == most_) bar_ = candidates_[0].score;
   }
 
-  // What was taken, the best first. Nothing is offered afterwards.
+  // Sorts the candidates that were taken, the best first, and counts them. Nothing is offered afterwards.
   int64_t sort() {
     std::sort_heap(candidates_, candidates_ + count_, is_better);
     return count_;

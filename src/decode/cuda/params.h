@@ -32,7 +32,7 @@ struct Divisor {
 // A word of an exchange, T or two T, with the number of the round in which it was published.
 using TaggedWord = unsigned long long;
 
-// What a piece of the output layer says of a column of logits, published in 16 bytes. There are two more of each
+// A piece of the output layer's summary of a column of logits, published in 16 bytes. There are two more of each
 // column: the blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the
 // class or the number of the duration, and the lower half of the number of the round.
 struct alignas(16) ColumnPart {

@@ -69,7 +69,7 @@ struct SharedLayout {
   int total;
 };
 
-// What follows from a model and a GPU.
+// The part of a plan that follows from a model and a GPU.
 struct SearchPlan {
   RowTiles tiles[kMatrices];  // first_larger: of a batch
   int element_bytes;

@@ -11,7 +11,7 @@ namespace prnn {
 // Sequences [0, n) of a timestep. All pointers point to the block's first unit and to sequence 0; strides are in
 // elements. G gates; the gates of a sequence lie H apart. Gate order: LSTM i, f, g, o; GRU r, z, n; sLSTM i, f, z, o.
 //
-// Of an sLSTM the backward pass needs r = c / n of each timestep, phi = f' n / n' and iota = i' / n' = 1 - phi, from
+// An sLSTM's backward pass needs r = c / n of each timestep, phi = f' n / n' and iota = i' / n' = 1 - phi, from
 // which r' = phi r + iota tanh(z): all within [-1, 1], whatever the gates. In place of the activated gates the forward
 // pass leaves
 //   the smaller of phi and -iota, which is not 0;                                               2 where n was 0

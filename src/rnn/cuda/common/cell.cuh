@@ -39,8 +39,8 @@ __device__ __forceinline__ int cell_kind(const ResidentSizes& sizes) {
   return MODE == PRNN_SLSTM ? sizes.exponential : sizes.relu;
 }
 
-// What an sLSTM carries. Forward c, n and m; backward, as rnn/cpu/cells.h has it, n dc, c dc + n dn and dm - c dc - n
-// dn.
+// An sLSTM carries three numbers: forward c, n and m; backward, as rnn/cpu/cells.h has it, n dc, c dc + n dn and
+// dm - c dc - n dn.
 struct SlstmCarried {
   float of[3];
 };
@@ -85,7 +85,7 @@ struct Cell<PRNN_LSTM> {
     return {gate[3] * hyperbolic_tangent<DIGITS>(c), c, {gate[0], gate[1], gate[2], gate[3]}};
   }
 
-  // What `cells` has for the backward pass.
+  // The number that `cells` keeps for the backward pass.
   static __device__ __forceinline__ float in_cells(float c) { return c; }
 
   // `state`: c of this timestep; `before`: c of the one before.

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   if (replica_columns <= 0) return;
 
   extern __shared__ uint4 shared[];
-  // Of a sequence c (LSTM; sLSTM: c, n and m) or h before rounding (GRU); and then h and the mask of it of an LSTM with
+  // A sequence's c (LSTM; sLSTM: c, n and m) or h before rounding (GRU); and then h and its mask, of an LSTM with
   // extras.
   constexpr bool kHasH = kCarriesH<MODE, EXTRAS>;
   using Carry = Carried<MODE>;
