@@ -38,6 +38,17 @@ def options_of_a_call(x: Tensor, states: Any, layout: str, has_reset: bool) -> d
     return given
 
 
+def results_and_loss(
+    module: Any, x: Tensor, states: Any, layout: str, given: dict[str, Any], dtype: torch.dtype | None
+) -> tuple[list[Tensor], Any]:
+    """Runs a call in a layout, under autocast to `dtype` if there is one, with one seed of dropout."""
+    torch.manual_seed(5)
+    input = pack_padded_sequence(x, [4, 2, 1], module.batch_first) if layout == "packed" else x
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        results = flat(module(input, states, **given))
+    return results, sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+
+
 @pytest.mark.parametrize("layout", ["padded", "lengths", "packed", "one sequence"])
 @pytest.mark.parametrize("has_reset", [False, True], ids=["", "reset"])
 @pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
@@ -53,13 +64,7 @@ def test_calls_with_options_have_the_same_bits(
     leaves = [x, *flat(states), *module.parameters()]
 
     def step(dtype: torch.dtype | None = None) -> list[Tensor]:
-        torch.manual_seed(5)
-        input = x
-        if layout == "packed":
-            input = pack_padded_sequence(x, [4, 2, 1], module.batch_first)
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-            results = flat(module(input, states, **given))
-        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+        results, loss = results_and_loss(module, x, states, layout, given, dtype)
         first, second = (torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2))
         assert_equal(list(first), list(second))
         return [value.detach() for value in results] + list(first)
@@ -151,13 +156,7 @@ def test_layer_norm_lstms_have_the_same_bits(
     leaves = [x, *states, *module.parameters()]
 
     def step(dtype: torch.dtype | None = None) -> list[Tensor]:
-        torch.manual_seed(5)
-        input = x
-        if layout == "packed":
-            input = pack_padded_sequence(x, [4, 2, 1], module.batch_first)
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-            results = flat(module(input, states, **given))
-        loss = sum((i + 1) * value.double().square().sum() for i, value in enumerate(results))
+        results, loss = results_and_loss(module, x, states, layout, given, dtype)
         return [value.detach() for value in results] + list(torch.autograd.grad(loss, leaves))
 
     for dtype in (None, torch.bfloat16):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -156,23 +156,7 @@ def search(
     durations = frames.new_zeros(room, dtype=torch.int32) if prepared.has_durations else None
     counts, scores = frames.new_empty(batch, dtype=torch.int32), frames.new_empty(batch, dtype=torch.float64)
     outputs = (symbols, counts, stamps, durations, log_probs, confidences, scores)
-    with device_of(frames):
-        library = handle(frames.device)
-        size = _C.transducer_workspace_size(library, prepared.model, sizes)
-        workspace = torch.empty(size, dtype=torch.uint8, device=frames.device)
-        _C.transducer_search(
-            library,
-            prepared.model,
-            prepared.buffer.data_ptr(),
-            sizes,
-            frames.data_ptr(),
-            lengths.data_ptr(),
-            None if bias is None else (bias[0].shape[0], bias[0].data_ptr(), bias[1].data_ptr()),
-            None if state is None else [_address(tensor) for tensor in state],
-            [_address(tensor) for tensor in outputs],
-            workspace.data_ptr(),
-            size,
-        )
+    _run(_C.transducer_search, _C.transducer_workspace_size, prepared, sizes, frames, lengths, bias, state, outputs)
     return Found(symbols, counts, stamps, durations, log_probs, confidences, scores)
 
 
@@ -208,11 +192,28 @@ def beam_search(
     confidences = frames.new_empty(room, dtype=compute_type(prepared.dtype))
     scores = frames.new_empty(room[:2], dtype=torch.float64)
     found = BeamFound(symbols, counts, origins, stamps, confidences, scores)
+    search, workspace_size = _C.transducer_beam_search, _C.transducer_beam_workspace_size
+    _run(search, workspace_size, prepared, sizes, frames, lengths, bias, state, found)
+    return found
+
+
+def _run(
+    search: Callable[..., None],
+    workspace_size: Callable[..., int],
+    prepared: Prepared,
+    sizes: tuple[int, ...],
+    frames: Tensor,
+    lengths: Tensor,
+    bias: tuple[Tensor, Tensor] | None,
+    state: Sequence[Tensor | None] | None,
+    outputs: Sequence[Tensor | None],
+) -> None:
+    """Calls a search of the library with a workspace. outputs: in the order of the members of its struct."""
     with device_of(frames):
         library = handle(frames.device)
-        size = _C.transducer_beam_workspace_size(library, prepared.model, sizes)
+        size = workspace_size(library, prepared.model, sizes)
         workspace = torch.empty(size, dtype=torch.uint8, device=frames.device)
-        _C.transducer_beam_search(
+        search(
             library,
             prepared.model,
             prepared.buffer.data_ptr(),
@@ -220,9 +221,8 @@ def beam_search(
             frames.data_ptr(),
             lengths.data_ptr(),
             None if bias is None else (bias[0].shape[0], bias[0].data_ptr(), bias[1].data_ptr()),
-            [_address(tensor) for tensor in state],
-            [_address(tensor) for tensor in found],
+            None if state is None else [_address(tensor) for tensor in state],
+            [_address(tensor) for tensor in outputs],
             workspace.data_ptr(),
             size,
         )
-    return found

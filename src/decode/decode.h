@@ -13,25 +13,19 @@ namespace prnn {
 using TransducerModel = prnnTransducerModel_t;
 
 // Pointers as prnn_decode.h describes them.
-struct TransducerSearchArgs {
-  prnnTransducerSearchOptions_t options;
+template <class Options, class State, class Outputs>
+struct SearchArgs {
+  Options options;
   const void* prepared;
   prnnTransducerInputs_t inputs;
-  const prnnTransducerState_t* state;  // NULL: whole utterances
-  prnnTransducerOutputs_t outputs;
+  const State* state;  // NULL: whole utterances
+  Outputs outputs;
   void* workspace;
   size_t workspace_size;
 };
-
-struct TransducerBeamArgs {
-  prnnTransducerBeamOptions_t options;
-  const void* prepared;
-  prnnTransducerInputs_t inputs;
-  const prnnTransducerBeamState_t* state;  // NULL: whole utterances
-  prnnTransducerBeamOutputs_t outputs;
-  void* workspace;
-  size_t workspace_size;
-};
+using TransducerSearchArgs = SearchArgs<prnnTransducerSearchOptions_t, prnnTransducerState_t, prnnTransducerOutputs_t>;
+using TransducerBeamArgs =
+    SearchArgs<prnnTransducerBeamOptions_t, prnnTransducerBeamState_t, prnnTransducerBeamOutputs_t>;
 
 class DecodeBackend {
  public:
