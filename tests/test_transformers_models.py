@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
     reason="transformers, which the tests' environment need not have, is not installed",

@@ -101,7 +101,7 @@ def check(name: str, reference: dict[str, Any]) -> None:
     torch.testing.assert_close(step(parallel, given), loss)
     torch.testing.assert_close(gradients(parallel.module), slopes)
 
-    # On a CPU in double: hundreds of steps enlarge what the two round differently. A GPU's resident search has no double.
+    # In double where there is one: hundreds of steps enlarge what the two round differently. No GPU kernel searches it.
     dtype = torch.float64 if DEVICE.type == "cpu" else torch.float32
     model.eval().to(dtype)
     features = {"input_features": given["input_features"].to(dtype), "attention_mask": given["attention_mask"]}
