@@ -38,13 +38,13 @@ def broken(
     """The device that is tested is given other data, or computes other results."""
     correct, calls = _twin._results, 0
 
-    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> Data:
+    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> Data:
         nonlocal calls
         calls += 1
         data = {name: value.clone() for name, value in data.items()}
         if calls % 2 == 1:  # then comes the CPU
             of_data(data)
-        found = correct(stack, sizes, data)
+        found = correct(stack, sizes, data, infers)
         if calls % 2 == 1:
             of_results(found)
         return found
@@ -112,6 +112,15 @@ def test_every_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
             assert not all(found.is_good for found in _twin.compare_layer(stack_of(mode, dtype), SIZES)), (mode, dtype)
 
 
+@pytest.mark.parametrize("fault", OF_DATA)
+def test_every_fault_is_found_in_numbers_that_repeat(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of large layers do."""
+    monkeypatch.setattr(_twin, "_PERIOD", 101)
+    broken(monkeypatch, OF_DATA[fault], nothing)
+    for dtype in TYPES:
+        assert not all(found.is_good for found in _twin.compare_layer(stack_of(dtype=dtype), SIZES)), dtype
+
+
 def test_less_precision_than_float32_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def round_to_tf32(data: Data) -> None:
         bits = data["weights"].view(torch.int32)
@@ -143,9 +152,9 @@ def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """And as many as before when it is done."""
     before, seen, correct = torch.get_num_threads(), [], _twin._results
 
-    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> Data:
+    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> Data:
         seen.append(torch.get_num_threads())
-        return correct(stack, sizes, data)
+        return correct(stack, sizes, data, infers)
 
     monkeypatch.setattr(_twin, "_results", results)
     torch.set_num_threads(6)
