@@ -1,7 +1,9 @@
 """Kernels of a GPU against the CPU's: the same layer on both, of random numbers. `prnn selftest` compares layers that
 need every kernel. A GPU whose row of the table has never run (docs/adding_a_gpu.md) has each layer compared before its
-first call, and layers that differ run on cuDNN."""
+first call, and layers that differ run on cuDNN. Losses and the search are compared on a small problem, and are refused
+where they differ."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -24,7 +26,16 @@ from prnn._ops._call import Call, Data, Options
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
-__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails", "few_threads", "verdict"]
+__all__ = [
+    "Difference",
+    "compare",
+    "compare_layer",
+    "describe_gpu",
+    "fails",
+    "few_threads",
+    "require_agreement",
+    "verdict",
+]
 
 # Tolerances are shares of an output's root mean square; a single number may be off _PEAK times as much. tf32 has
 # float16's, which has as many digits.
@@ -204,9 +215,7 @@ def _infers(stack: Layer) -> bool:
     return not stack.config.return_cells and stack.config.dropout == 0
 
 
-def _results(
-    stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False
-) -> dict[str, Tensor]:
+def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> dict[str, Tensor]:
     """All outputs, packed. infers: those of inference, too."""
     sequences = _C.Sequences(list(sizes))
     given: Data = (data["x"], data["hx"], data.get("cx"))
@@ -249,7 +258,7 @@ def fails(stack: Layer, sequences: Sequence[int] | _C.Sequences) -> bool:
     Raises:
         NotSupportedError: the kernels differ, and cuDNN cannot take their place.
     """
-    if stack.config.backend == BACKENDS["cudnn"]:
+    if stack.config.backend == BACKENDS["cudnn"] or _here.compares:
         return False
     plan = stack.plan(handle(stack.device), sequences)
     if not plan["supported"]:
@@ -266,6 +275,44 @@ def fails(stack: Layer, sequences: Sequence[int] | _C.Sequences) -> bool:
 
 
 _told: set[str] = set()
+
+
+class _Thread(threading.local):
+    """compares: whether the calling thread runs what is compared."""
+
+    compares = False
+
+
+_here = _Thread()
+_agreed: set[tuple[str, torch.device, torch.dtype]] = set()
+
+
+def require_agreement(kernels: str, device: torch.device, dtype: torch.dtype) -> None:
+    """On a GPU that is_unproven(), the kernels of a loss, or of the search, are compared with the CPU's in a type, on a
+    small problem, before their first call. What was found is kept as `fails` keeps it.
+
+    kernels: as prnn._selftest.differences names them.
+
+    Raises:
+        NotSupportedError: they differ.
+    """
+    if (kernels, device, dtype) in _agreed or _here.compares:
+        return
+    if sentence := verdict(device, f"{kernels}, {dtype}", kernels, lambda: _in_a_thread(kernels, device, dtype)):
+        raise NotSupportedError(sentence)
+    _agreed.add((kernels, device, dtype))
+
+
+def _in_a_thread(kernels: str, device: torch.device, dtype: torch.dtype) -> list[Difference]:
+    """A thread of its own: the caller's may be below autograd, in a transform or an autocast region."""
+    from prnn import _selftest  # which calls losses
+
+    def compared() -> list[Difference]:
+        _here.compares = True
+        return _selftest.differences(kernels, device, dtype)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        return threads.submit(compared).result()
 
 
 def _verdict(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mapping[str, Any]) -> str:
@@ -288,7 +335,7 @@ def verdict(device: torch.device, problem: str, kernels: str, differences: Calla
             _verdicts.update(_read())
         if key not in _verdicts:
             if torch.cuda.is_current_stream_capturing():
-                return f"{where} nothing can be compared while a CUDA graph is captured; call the layer once before"
+                return f"{where} nothing can be compared while a CUDA graph is captured; make such a call once before"
             _verdicts[key] = _find_verdict(where, differences)
             _remember(key, _verdicts[key])
         return _verdicts[key]
