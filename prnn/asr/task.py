@@ -256,9 +256,8 @@ class TransducerTask(lightning.LightningModule):
         sums = total(torch.cat([of_words, self.learning.taken(self.device), sums]))
         self.delays = DelayMeter.delays(sums[: len(of_words)], self.features.frame_shift_ms / 1000)
         sums = sums[len(of_words) :]
-        learning, sums = sums[:6].tolist(), sums[6:].tolist()
-        transducer, ctc, symbols, spelled, trained_on, unspelled = learning
-        loss_sum, utterances, frames, found, wanted, *counts = sums
+        transducer, ctc, symbols, spelled, trained_on, unspelled, *valid = sums.tolist()
+        loss_sum, utterances, frames, found, wanted, *counts = valid
         loss, rates = loss_sum / utterances, ErrorCounts(*map(int, counts)).rates
         self._loss_sum, self._references, self._hypotheses, self._emitted = 0.0, [], [], self._emitted * 0
         blanks, in_references = (frames / (frames + emitted) for emitted in (found, wanted))
