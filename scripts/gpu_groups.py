@@ -143,7 +143,13 @@ def groups() -> list[Group]:
             "losses",
             400,
             *("test_losses_cuda.py", "test_duration_losses_cuda.py", "test_loss_reductions.py", "test_compat.py"),
-            *("test_compat_cuda.py", "test_losses_inplace.py", "test_losses_transforms.py", "test_losses_c_api.py"),
+            *(
+                "test_compat_cuda.py",
+                "test_compat_nemo_cuda.py",
+                "test_losses_inplace.py",
+                "test_losses_transforms.py",
+                "test_losses_c_api.py",
+            ),
         ),
         _tests(
             "calls",
