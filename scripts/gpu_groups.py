@@ -135,7 +135,12 @@ def groups() -> list[Group]:
     """All groups, in the order in which they run."""
     return [
         Group("selftest", 120, ((PYTHON, "-m", "prnn", "selftest"),)),
-        _tests("search", 240, "test_decode_cuda.py", "test_transducer_search_cuda.py", "test_transducer_cuda.py"),
+        _tests(
+            "search",
+            240,
+            *("test_decode_cuda.py", "test_transducer_search_cuda.py", "test_transducer_cuda.py"),
+            "test_stream_pool_cuda.py",
+        ),
         _tests("tdt", 180, "test_joint_tdt_loss.py"),
         _tests("joint", 240, "test_joint_rnnt_loss.py"),
         _tests("busy", 240, "test_busy_stream_cuda.py"),
@@ -143,13 +148,8 @@ def groups() -> list[Group]:
             "losses",
             400,
             *("test_losses_cuda.py", "test_duration_losses_cuda.py", "test_loss_reductions.py", "test_compat.py"),
-            *(
-                "test_compat_cuda.py",
-                "test_compat_nemo_cuda.py",
-                "test_losses_inplace.py",
-                "test_losses_transforms.py",
-                "test_losses_c_api.py",
-            ),
+            *("test_compat_cuda.py", "test_compat_nemo_cuda.py", "test_transformers_models_cuda.py"),
+            *("test_losses_inplace.py", "test_losses_transforms.py", "test_losses_c_api.py"),
         ),
         _tests(
             "calls",
