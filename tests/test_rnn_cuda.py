@@ -122,6 +122,39 @@ def test_gradients_that_overwrite_are_of_the_cpu() -> None:
     case.check("RNNBackwardWeights")
 
 
+# One layer each, whose gates are of more than 1 MiB. Kernels: cluster, mma, simt, multicast, wgmma, projected.
+LONE = {
+    "cluster": (reference.Stack(reference.LSTM, 40, 256), [16] * 96, "bfloat16"),
+    "two directions": (reference.Stack(reference.LSTM, 40, 192, directions=2), [16] * 20 + [9] * 40 + [3], "half"),
+    "mma": (reference.Stack(reference.LSTM, 40, 256), [16] * 20 + [5] * 40, "float"),
+    "padded": (reference.Stack(reference.GRU, 40, 520), [16] * 40 + [7], "half"),
+    "simt": (reference.Stack(reference.GRU, 40, 512), [1] * 160, "float"),
+    "multicast": (reference.Stack(reference.GRU, 64, 512), [256] * 5, "bfloat16"),
+    "projected": (reference.Stack(reference.LSTM, 64, 512, projection=128), [8] * 90, "half"),
+    "merged": (reference.Stack(reference.LSTM, 64, 256, projection=128), [16] * 40 + [4] * 10, "bfloat16"),
+    "large": (reference.Stack(reference.LSTM, 64, 1024), [24] * 9 + [20] * 3, "half"),
+}
+
+
+@pytest.mark.parametrize("name", LONE)
+def test_gradients_of_one_layer_replace_its_gates(name: str) -> None:
+    stack, batch_sizes, dtype = LONE[name]
+    case = CudaCase(stack, batch_sizes, TYPES[dtype])
+    kept = case.size("GetRNNTrainingReserveSize")
+    assert case.reserve.numel() < 0.75 * kept
+    case.train()
+    assert_results(case, slack=2)
+    replaced = case.results()
+    case.reserve = torch.full((kept,), 0x5A, dtype=torch.uint8).cuda()
+    case.check("RNNForwardTraining")
+    for _ in range(2):
+        case.data["dw"].zero_()
+        case.check("RNNBackwardData")
+        case.check("RNNBackwardWeights")
+        for output, value in case.results().items():
+            assert torch.equal(value, replaced[output]), output
+
+
 def check_inference_and_no_states(case: CudaCase) -> None:
     case.check("RNNForwardInference")
     assert_results(case, ("y", "hy", "cy"))

@@ -21,6 +21,8 @@ class BackwardData : LayerRun {
     const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy) |
                       reinterpret_cast<uintptr_t>(states);
     partials_.assign(static_cast<size_t>(p.layers), 0);
+    const std::vector<Reserve::PerDirection> places = saved.directions;
+    if (replaces_gates) take_lone_gradients();
     const void* dy = args_.dy;
     for (const StackLaunch& launch : stack_launches(p, plan, Pass::kBackward, merges() || bits % 16 == 0)) {
       const int64_t layer = launch.first;
@@ -36,9 +38,23 @@ class BackwardData : LayerRun {
       dy = dx;
     }
     if (plan.side_by_side.backward && args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
+    for (size_t d = 0; d < places.size() && replaces_gates; ++d) {
+      const auto bytes = static_cast<size_t>(gradient_bytes(p));
+      require_launch(cudaMemcpyAsync(places[d].dgates, work.lone[d], bytes, cudaMemcpyDeviceToDevice, stream),
+                     "a copy");
+    }
   }
 
  private:
+  // The gates' gradients lie in the workspace while the gates are read.
+  void take_lone_gradients() {
+    for (size_t d = 0; d < saved.directions.size(); ++d) {
+      Reserve::PerDirection& own = saved.directions[d];
+      if (own.dcandidate != nullptr) own.dcandidate = work.lone[d] + (own.dcandidate - own.dgates);
+      own.dgates = work.lone[d];
+    }
+  }
+
   const void* output_of(int64_t layer) const { return layer + 1 == p.layers ? args_.y : saved.outputs[layer]; }
 
   // Layers [first, first + count) as a wavefront; dy is of the highest.

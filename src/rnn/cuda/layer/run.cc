@@ -95,6 +95,11 @@ void require_launch(cudaError_t error, const char* what) {
        cudaGetErrorString(error));
 }
 
+int64_t gradient_bytes(const RnnProblem& p) {
+  const int64_t candidates = p.mode == PRNN_GRU ? p.hidden : 0;
+  return p.rows * (p.gates() * padded_hidden(p) + candidates) * type_bytes(p.type);
+}
+
 Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, void* base) {
   Arena arena(base);
   const int64_t element = type_bytes(p.type), gates = p.gates();
@@ -118,10 +123,9 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
   const int layers = is_chunked(plan.wavefront.backward) ? 1 : plan.wavefront.backward_layers;
   const int64_t at_once = std::max(plan.side_by_side.backward && is_gru ? 2 : 1, layers);
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
-  const int64_t least_above = is_gated ? std::min(at_once, p.layers) : 0,
+  const int64_t least_above = is_gated && !is_lone(p) ? std::min(at_once, p.layers) : 0,
                 above = keeps_gates && is_gated ? p.layers : least_above;
-  const int64_t dgates = p.rows * gates * padded_hidden(p) * element,
-                of_gradients = dgates + (is_gru ? p.rows * p.hidden * element : 0),
+  const int64_t dgates = p.rows * gates * padded_hidden(p) * element, of_gradients = gradient_bytes(p),
                 of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0,
                 products = p.rows * p.hidden * gates * element;
   for (int64_t place = 0; place < p.layers + above; ++place) {
@@ -216,6 +220,9 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
       chunked_drops_projected(p) ? (p.gates() + 1) * p.hidden * p.projection * element : merged_bytes;
   for (int64_t i = 1; i < layers_at_once; ++i) merged_inputs.push_back(shared.take<char>(input_bytes));
   row_sums = shared.take<float>(std::max(row_sums_count(p, plan.forward), row_sums_count(p, plan.backward)));
+  for (int64_t d = 0; d < p.recurrences() && p.training && is_lone(p); ++d) {
+    lone.push_back(shared.take<char>(gradient_bytes(p)));
+  }
   Arena forward = shared, backward = shared, weights = shared;
   // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
   const bool has_products = !p.training && (p.has_input_matrices(p.layers - 1) || merges);
@@ -264,8 +271,10 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan
       saved(problem, plan, keeps_gates, reserve),
       element(type_bytes(problem.type)),
       padded(padded_hidden(problem)),
-      varies(batch_varies(problem)) {
+      varies(batch_varies(problem)),
+      replaces_gates(problem.training && !keeps_gates && is_lone(problem)) {
   check_earlier_calls(context);
+  for (size_t d = 0; replaces_gates && d < work.lone.size(); ++d) saved.directions[d].products = work.lone[d];
 }
 
 const void* LayerRun::recurrent_weights(const void* w, int64_t layer, int64_t direction) const {

@@ -38,9 +38,19 @@ struct Span {
   int64_t bytes;
 };
 
+// Bytes of Reserve::PerDirection::dgates and dcandidate together.
+int64_t gradient_bytes(const RnnProblem& problem);
+
+// Whether a stack is one layer with gates, above which no other has gates whose place the gradients could take, and
+// large enough for that place to matter more than the time of a copy.
+inline bool is_lone(const RnnProblem& p) {
+  return p.layers == 1 && p.gates() > 1 && gradient_bytes(p) >= int64_t{1} << 20;
+}
+
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
 // Unless it keeps the gates, a layer's gradients lie where the gates of a layer above were, which has been through its
-// backward pass (by chunks, through the timestep's: those of a GRU lie in rows as wide as the gates'). If it does, its
+// backward pass (by chunks, through the timestep's: those of a GRU lie in rows as wide as the gates'); those of a lone
+// layer take the place of its own gates at the end of its backward pass. If it does, its
 // size is linear in the rows and in N whatever the plan, so that a framework can compute it from symbols.
 struct Reserve {
   Reserve(const RnnProblem& problem, const RnnPlan& plan, bool keeps_gates, void* base);
@@ -52,7 +62,7 @@ struct Reserve {
     char* dgates;      // [rows, G, padded], `gradient_row` apart
     char* dcandidate;  // [rows, H], `candidate_row` apart: GRU
     char* products;    // [rows, G H]: the input products of layers that run together up to this one; at a direction's
-                       // first head, [rows, K G H]
+                       // first head, [rows, K G H]. A lone layer's are in Workspace::lone
     float* bias_sums;  // [partials, B, H]: a partial sum of each replica and pass, at most N
     // With a projection:
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
@@ -91,6 +101,9 @@ struct Workspace {
   unsigned* progress;          // by chunks: `progress` of a launch's layers, and of their ChunkedProjection
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
   std::vector<char*> carried_h, carried_c;
+  // Of a lone layer in training, per recurrence: forward its input products, backward the gates' gradients, until they
+  // take the gates' place.
+  std::vector<char*> lone;
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, K G H]; inference's
   std::vector<char*> exchange;  // per recurrence: ForwardDirection::exchange; empty where there is none. By chunks, the
@@ -146,9 +159,10 @@ struct LayerRun {
   const WavefrontPlan& wavefront;
   Workspace work;
   Reserve saved;
-  int64_t element;  // bytes
-  int64_t padded;   // H rounded up to whole k-tiles
-  bool varies;      // the batch does
+  int64_t element;      // bytes
+  int64_t padded;       // H rounded up to whole k-tiles
+  bool varies;          // the batch does
+  bool replaces_gates;  // whether a lone layer's gradients take the place of its gates, which are not kept
 
   const StepSizes* table() const { return varies ? work.table : nullptr; }
   bool drops() const { return p.dropout.probability > 0 && p.layers > 1; }
