@@ -15,18 +15,10 @@ __device__ __forceinline__ float add_logs(float a, float b) {
   return larger + logf(expf(a - larger) + expf(b - larger));
 }
 
-// What rows or blocks say of a column, put together: the candidate with the highest value, of equal ones the lowest
-// class, and the logarithm of a sum of exponentials, which is not finite once a value is NaN or +infinity.
-struct Summary {
-  float value = kNever, logit = kNever;
-  int place = 0x7FFFFFFF;
+// The logarithm of a sum of exponentials, which is not finite once a value is NaN or +infinity.
+struct LogSum {
   float largest = kNever, sum = 0;
 
-  __device__ __forceinline__ void take(float other, float other_logit, int other_place) {
-    if (other > value || (other == value && other_place < place)) {
-      value = other, logit = other_logit, place = other_place;
-    }
-  }
   __device__ __forceinline__ void add(float log_value) {
     if (log_value == kNever) return;
     const float before = largest;
@@ -35,6 +27,19 @@ struct Summary {
     sum += log_value == largest && before == kNever ? 1.0f : expf(log_value - largest);
   }
   __device__ __forceinline__ float log_sum() const { return largest + logf(sum); }
+};
+
+// What rows or blocks say of a column, put together: the candidate with the highest value, of equal ones the lowest
+// class, and the logarithm of the sum.
+struct Summary : LogSum {
+  float value = kNever, logit = kNever;
+  int place = 0x7FFFFFFF;
+
+  __device__ __forceinline__ void take(float other, float other_logit, int other_place) {
+    if (other > value || (other == value && other_place < place)) {
+      value = other, logit = other_logit, place = other_place;
+    }
+  }
 };
 
 // An integer with the order of the float, which is no NaN; both zeros are equal.
@@ -54,6 +59,32 @@ __device__ __forceinline__ void take_over_warp(Summary& s) {
   s.logit = __shfl_sync(kWholeWarp, s.logit, __ffs(static_cast<int>(lanes)) - 1);
   s.value = from_ordered(best);
   s.largest = from_ordered(__reduce_max_sync(kWholeWarp, ordered(s.largest)));
+}
+
+// Adds up the sums of groups of LANES lanes, whose `largest` are one already. own: those before.
+template <int LANES, class SUMMARY, int COUNT>
+__device__ __forceinline__ void add_up_over_lanes(const float (&own)[COUNT], SUMMARY (&summaries)[COUNT]) {
+#pragma unroll
+  for (int c = 0; c < COUNT; ++c) {
+    if (own[c] != kNever) summaries[c].sum *= expf(own[c] - summaries[c].largest);
+  }
+#pragma unroll
+  for (int bits = LANES / 2; bits > 0; bits /= 2) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) summaries[c].sum += __shfl_xor_sync(kWholeWarp, summaries[c].sum, bits);
+  }
+}
+
+// The sums of all lanes, in each of them.
+template <int COUNT>
+__device__ __forceinline__ void add_up_over_warp(LogSum (&sums)[COUNT]) {
+  float own[COUNT];
+#pragma unroll
+  for (int c = 0; c < COUNT; ++c) {
+    own[c] = sums[c].largest;
+    sums[c].largest = from_ordered(__reduce_max_sync(kWholeWarp, ordered(own[c])));
+  }
+  add_up_over_lanes<32>(own, sums);
 }
 
 // The summaries of groups of LANES lanes, in each of these lanes. Those of several columns, so that one's shuffles fill
@@ -79,15 +110,7 @@ __device__ __forceinline__ void summarise_over_lanes(Summary (&summaries)[COUNT]
       }
     }
   }
-#pragma unroll
-  for (int c = 0; c < COUNT; ++c) {
-    if (own[c] != kNever) summaries[c].sum *= expf(own[c] - summaries[c].largest);
-  }
-#pragma unroll
-  for (int bits = LANES / 2; bits > 0; bits /= 2) {
-#pragma unroll
-    for (int c = 0; c < COUNT; ++c) summaries[c].sum += __shfl_xor_sync(kWholeWarp, summaries[c].sum, bits);
-  }
+  add_up_over_lanes<LANES>(own, summaries);
 }
 
 }  // namespace prnn::decode_cuda
