@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import prnn
-import prnn.transducer.steps as steps_module
-from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor
+from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor, capture
 from prnn.transducer.hypothesis import Decoder, map_tensors
 from prnn.transducer.resident import _dtype, resident
 from prnn.transducer.steps import Steps, search_by_steps
@@ -282,7 +281,7 @@ class Graph(TorchDispatchMode):
         self.calls.append((func, args, kwargs or {}, out))
         return out
 
-    def capture_begin(self, capture_error_mode: str) -> None:
+    def capture_begin(self, memory: None, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local"
         self.__enter__()
 
@@ -305,7 +304,7 @@ def test_captured_steps(predictor: str, durations: str, biased: bool, monkeypatc
     stream = types.SimpleNamespace(wait_stream=lambda _: None)
     for name, fake in ("CUDAGraph", Graph), ("current_stream", lambda _: stream), ("stream", contextlib.nullcontext):
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(steps_module, "_capture_stream", lambda _: stream)
+    monkeypatch.setattr(capture, "_capture_stream", lambda _: stream)
     parts = modules(predictor, DURATIONS[durations])
     bias = PhraseBias([[1, 2], [3, 3]], 3.0, V) if biased else None
     decoder = Decoder.of(parts["predictor"].eval(), parts["joiner"], 0, parts["durations"], bias)

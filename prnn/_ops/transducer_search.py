@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._errors import NotSupportedError
+from prnn._ops._handles import DTYPES, device_of, handle, require_proven
 
 __all__ = ["BeamFound", "Found", "ModelWeights", "Prepared", "beam_search", "compute_type", "prepare", "search"]
 
@@ -92,7 +94,8 @@ def prepare(weights: ModelWeights, dtype: torch.dtype) -> Prepared:
     """Weights, converted to a type, as the library reads them.
 
     Raises:
-        NotSupportedError: the library has no search for them; the message names the limit.
+        NotSupportedError: the library has no search for them; the message names the limit. Or the GPU is one that
+            nobody has run, and the search's result differs from the CPU's.
     """
     tables = [table.detach() for table in weights.embeddings]
     embedding = tables[0] if len(tables) == 1 else torch.stack(tables)
@@ -121,6 +124,11 @@ def prepare(weights: ModelWeights, dtype: torch.dtype) -> Prepared:
         weights.blank,
         list(weights.durations),
     )
+    try:
+        require_proven("greedy search", embedding.device, dtype)
+    except NotSupportedError as error:  # which callers take for a model that the library has no search for
+        warnings.warn(f"prnn: a search calls its modules step by step: {error}", stacklevel=2)
+        raise
     with device_of(embedding):
         library = handle(embedding.device)
         size = _C.transducer_prepared_size(library, model)

@@ -146,7 +146,6 @@ def main() -> None:
         from prnn.bench import rnn_tune
 
         rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
-        rnn_tune.compare_backends(arguments.cells, arguments.hidden, arguments.dtype)
         return
     if arguments.modules is not None:
         from prnn.bench import rnn_modules
