@@ -71,9 +71,8 @@ def beam_search(
     batch, count, _ = frames.shape
     out = case.beam_outputs(batch, count, beam)
     written = [(state or {}).get(name) for name in BEAM_STATE] + list(out.values())
-    _run(
-        program, case, BeamOptions(batch, count, 1, beam, 0), frames, lengths, bias, slots, written, unordered, options
-    )
+    sizes = BeamOptions(batch, count, 1, beam, 0)
+    _run(program, case, sizes, frames, lengths, bias, slots, written, unordered, options)
     return beam_found(out)
 
 
