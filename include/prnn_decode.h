@@ -216,13 +216,13 @@ typedef struct {
                       * such hypothesis */
 } prnnTransducerBeamOutputs_t;
 
-/* Bytes of workspace of a beam search. A CUDA handle answers NOT_SUPPORTED. */
+/* Bytes of workspace of a beam search. A CUDA handle answers NOT_SUPPORTED for STANDARD, models with durations, and
+ * more than 16 hypotheses. */
 PRNN_API prnnStatus_t prnnGetTransducerBeamSearchWorkspaceSize(prnnHandle_t handle, const prnnTransducerModel_t* model,
                                                                const prnnTransducerBeamOptions_t* options,
                                                                size_t* sizeInBytes);
 
-/* Searches N utterances, or the next frames of N streams; its arguments are those of prnnTransducerSearch. A CUDA
- * handle answers NOT_SUPPORTED. */
+/* Searches N utterances, or the next frames of N streams; its arguments are those of prnnTransducerSearch. */
 PRNN_API prnnStatus_t prnnTransducerBeamSearch(prnnHandle_t handle, const prnnTransducerModel_t* model,
                                                const void* prepared, const prnnTransducerBeamOptions_t* options,
                                                const prnnTransducerInputs_t* inputs,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import capi
+import pytest
 import torch
 from reference.transducer_search import Found, greedy
 from torch import Tensor
@@ -290,6 +291,54 @@ class DecodeCase:
             for n, found in enumerate(out["counts"].tolist())
         ]
 
+    def beam_state(self, slots: int, beam: int) -> dict[str, Tensor]:
+        """Of so many streams that have not begun."""
+        state = {name: tensor.repeat_interleave(beam, 0) for name, tensor in self.state(slots).items()}
+        state = {name: tensor.unflatten(0, (slots, beam)) for name, tensor in state.items()}
+        return state | {"hash": torch.full((slots, beam), -1, dtype=torch.int64, device=self.device)}
+
+    def beam_outputs(self, batch: int, count: int, beam: int) -> dict[str, Tensor]:
+        """Arrays of prnnTransducerBeamOutputs_t in its order."""
+        where = {"device": self.device}
+        room = (batch, beam, count)
+        out = {name: torch.full(room, -9, dtype=torch.int32, **where) for name in ("symbols", "frames")}
+        out |= {name: torch.full(room[:2], -9, dtype=torch.int32, **where) for name in ("counts", "origins")}
+        out |= {"confidences": torch.full(room, -9, dtype=self.compute, **where)}
+        out |= {"scores": torch.full(room[:2], -9, dtype=torch.float64, **where)}
+        return {name: out[name] for name, _ in BeamOutputs._fields_}
+
+    def beam_search(
+        self,
+        frames: Tensor,
+        lengths: list[int] | None = None,
+        beam: int = 4,
+        state: dict[str, Tensor] | None = None,
+        bias: tuple[Tensor, Tensor] | None = None,
+    ) -> list[list[BeamFound]]:
+        """What prnnTransducerBeamSearch, PRNN_BEAM_MODIFIED, finds in each utterance."""
+        frames = frames.contiguous()
+        batch, count, _ = frames.shape
+        out = self.beam_outputs(batch, count, beam)
+        options = BeamOptions(batch, count, 1, beam, 0)
+        size = self.size("GetTransducerBeamSearchWorkspaceSize", options=ctypes.byref(options))
+        workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=self.device)
+        lengths_tensor = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device=self.device)
+        inputs = Inputs(frames.data_ptr(), None if lengths_tensor is None else lengths_tensor.data_ptr())
+        if bias is not None:
+            inputs.bias = ctypes.pointer(Bias(len(bias[0]), bias[0].data_ptr(), bias[1].data_ptr()))
+        pool = None if state is None else BeamState(**{name: tensor.data_ptr() for name, tensor in state.items()})
+        self.check(
+            "TransducerBeamSearch",
+            prepared=self.prepare().data_ptr(),
+            options=ctypes.byref(options),
+            inputs=ctypes.byref(inputs),
+            state=None if pool is None else ctypes.byref(pool),
+            outputs=ctypes.byref(BeamOutputs(**{name: tensor.data_ptr() for name, tensor in out.items()})),
+            workspace=workspace.data_ptr(),
+            workspaceSizeInBytes=size,
+        )
+        return beam_found(out)
+
     def reference(
         self,
         frames: Tensor,
@@ -352,6 +401,43 @@ class DecodeCase:
         row = bias[1][node].double().cpu().clone()
         row[self.blank] = 0.0
         return row
+
+
+class BeamFound(NamedTuple):
+    """A hypothesis of a beam search."""
+
+    symbols: list[int]
+    frames: list[int]
+    confidences: list[float]
+    score: float
+    origin: int
+
+
+def beam_found(out: dict[str, Tensor]) -> list[list[BeamFound]]:
+    """The hypotheses of each utterance, the best first, without those that do not exist."""
+    columns = [out[name] for name in ("symbols", "frames", "confidences")]
+    counts, scores, origins = (out[name].tolist() for name in ("counts", "scores", "origins"))
+    found: list[list[BeamFound]] = []
+    for n, row in enumerate(counts):
+        assert scores[n] == sorted(scores[n], reverse=True)
+        found.append([])
+        for k, count in enumerate(row):
+            own = [column[n, k].tolist() for column in columns]
+            assert all(value == -9 for values in own for value in values[count:]), "written beyond the symbols"
+            if k == 0 or scores[n][k] > -torch.inf:
+                found[n].append(BeamFound(*(values[:count] for values in own), scores[n][k], origins[n][k]))
+            else:
+                assert (count, origins[n][k]) == (0, 0)
+    return found
+
+
+def assert_beams(found: list[list[BeamFound]], expected: list[list[BeamFound]], tolerance: float) -> None:
+    """The same hypotheses, whose scores and confidences differ by rounding."""
+    for beams, others in zip(found, expected, strict=True):
+        assert [(h.symbols, h.frames, h.origin) for h in beams] == [(h.symbols, h.frames, h.origin) for h in others]
+        for h, o in zip(beams, others, strict=True):
+            assert h.score == pytest.approx(o.score, abs=tolerance * (1 + len(h.symbols)))
+            assert h.confidences == pytest.approx(o.confidences, abs=tolerance)
 
 
 def assert_greedy(

@@ -6,7 +6,7 @@ from typing import Any
 import capi
 import pytest
 import torch
-from decode_case import DecodeCase, assert_greedy
+from decode_case import BeamFound, BeamOptions, DecodeCase, assert_beams, assert_greedy
 from reference.transducer_search import Found
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -73,6 +73,99 @@ def test_a_bias() -> None:
     frames = case.frames(3, 15)
     for found, utterance in zip(case.search(frames, bias=bias), frames, strict=True):
         assert_greedy(case, utterance, found, TOLERANCES[torch.float32], bias=bias)
+
+
+# ---- beams ----
+
+
+def on_cpu(case: DecodeCase, options: dict[str, Any]) -> DecodeCase:
+    """The model in float32 on the CPU."""
+    copied = DecodeCase(dtype=torch.float32, projected=True, **options)
+    copied.weights = {name: None if w is None else w.float().cpu() for name, w in case.weights.items()}
+    copied.layer_weights = [{name: w.float().cpu() for name, w in layer.items()} for layer in case.layer_weights]
+    return copied
+
+
+BEAM_MODELS: list[tuple[torch.dtype, dict[str, Any]]] = [
+    (torch.float32, {}),
+    (torch.float32, {"layers": 2, "blank": 12, "activation": "relu"}),
+    (torch.float32, {"predictor": "gru", "layers": 2, "hidden": 33, "joiner": 64}),
+    (torch.float32, {"predictor": "stateless", "hidden": 512, "joiner": 512, "classes": 500}),
+    (torch.float32, LARGE),
+    (torch.bfloat16, LARGE),
+    (torch.float16, {"predictor": "gru", "classes": 300, "hidden": 64, "joiner": 64}),
+    (torch.bfloat16, LARGE | {"layers": 2, "classes": 8193, "blank": 8192}),
+]
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4, 7, 16])
+@pytest.mark.parametrize(("dtype", "options"), BEAM_MODELS, ids=str)
+def test_beams(dtype: torch.dtype, options: dict[str, Any], beam: int) -> None:
+    """As on the CPU; in 16 bits, where symbols differ, the best has about the same score."""
+    case = make_case(dtype, **options)
+    frames, lengths = case.frames(6, 30), [30, 0, 1, 9, 29, 30]
+    found = case.beam_search(frames, lengths, beam)
+    expected = on_cpu(case, options).beam_search(frames.float().cpu(), lengths, beam)
+    assert sum(len(beams[0].symbols) for beams in expected) > 8
+    if dtype == torch.float32:
+        assert_beams(found, expected, TOLERANCES[dtype])
+        return
+    for beams, others, length in zip(found, expected, lengths, strict=True):
+        assert len(beams) == len(others)
+        assert beams[0].score == pytest.approx(others[0].score, abs=TOLERANCES[dtype] * (1 + length) / 2)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
+@pytest.mark.parametrize(("dtype", "options"), BEAM_MODELS[:7], ids=str)
+def test_beams_have_the_same_bits_in_any_batch_and_in_chunks(
+    dtype: torch.dtype, options: dict[str, Any], biased: bool
+) -> None:
+    case, bias = make_case(dtype, **options), None
+    if biased:
+        generator = torch.Generator().manual_seed(4)
+        after = torch.randint(0, 4, (4, case.classes), generator=generator, dtype=torch.int32).cuda()
+        bias = (after, (2 * torch.randn(4, case.classes, generator=generator)).cuda())
+    frames, lengths = case.frames(140, 17), [17 - n % 18 for n in range(140)]
+    together = case.beam_search(frames, lengths, bias=bias)
+    assert case.beam_search(frames, lengths, bias=bias) == together
+    for n in (0, 1, 17, 138):
+        assert case.beam_search(frames[n : n + 1], lengths[n : n + 1], bias=bias) == [together[n]]
+    state = case.beam_state(200, 4)
+    state["slots"] = torch.randperm(200)[:140].int().cuda()
+    if biased:
+        state["node"] = torch.full((200, 4), -5, dtype=torch.int32, device="cuda")
+    found = [[BeamFound([], [], [], 0.0, 0)] for _ in range(140)]
+    for first, last in ((0, 1), (1, 9), (9, 17)):
+        here = [max(0, min(length, last) - first) for length in lengths]
+        for n, beams in enumerate(case.beam_search(frames[:, first:last], here, state=state, bias=bias)):
+            found[n] = [
+                BeamFound(
+                    found[n][h.origin].symbols + h.symbols,
+                    found[n][h.origin].frames + [first + t for t in h.frames],
+                    found[n][h.origin].confidences + h.confidences,
+                    h.score,
+                    0,
+                )
+                for h in beams
+            ]
+    assert found == together
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "named"),
+    [
+        ({}, (4, 30, 1, 17, 0), "beam is 17"),
+        ({}, (4, 30, 3, 4, 1), "mode is PRNN_BEAM_STANDARD"),
+        ({"durations": (0, 1)}, (4, 30, 1, 4, 0), "durationCount is 2"),
+        ({}, (4, 2**28, 1, 4, 0), "maxFrames is 268435456"),
+    ],
+    ids=str,
+)
+def test_beams_that_there_are_not(options: dict[str, Any], sizes: tuple[int, ...], named: str) -> None:
+    case = make_case(torch.float32, **options)
+    arguments = {"options": ctypes.byref(BeamOptions(*sizes)), "sizeInBytes": ctypes.byref(ctypes.c_size_t())}
+    assert case.call("GetTransducerBeamSearchWorkspaceSize", **arguments) == capi.NOT_SUPPORTED
+    assert named in capi.message(case.handle.pointer)
 
 
 @pytest.mark.parametrize("changes", [{"durations": (1, 2**31 - 1)}, {"joiner": 20_000}, {"classes": 70_000}], ids=str)

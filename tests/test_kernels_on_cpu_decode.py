@@ -61,7 +61,7 @@ def plans(builder: Builder) -> Callable[[str], dict[str, str]]:
         """The plan of the search on each GPU, by its name."""
         done = subprocess.run([program, *model.split()], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{model}: {done.stdout}{done.stderr}"
-        return dict(line.split(": ") for line in done.stdout.splitlines())
+        return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
     return found
 
@@ -73,7 +73,7 @@ def test_plans_of_all_gpus(plans: Callable[[str], dict[str, str]], model: str) -
 
 
 def test_the_plan_that_docs_tell_of(plans: Callable[[str], dict[str, str]]) -> None:
-    assert plans(PLANS[0])["H200"] == (
+    assert plans(PLANS[0])["H200"].split("; ")[0] == (
         "1 x 33 blocks, 1 slots of 8 frames, 4 x 33 blocks, 4 slots of 4 frames, 16 x 8 blocks, 8 slots of 4 frames"
     )
 

@@ -53,6 +53,29 @@ def test_loss_and_gradients_equal_the_cpus(options: dict, on_host: bool) -> None
         assert error < 1e-4, (name, float(error))
 
 
+@pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
+def test_beam_search_equals_the_cpus(predictor: str) -> None:
+    """By the library's search on both, whole and as streams."""
+    model = make(predictor=predictor)
+    features, lengths, _, _ = batch([37, 20, 31], [1, 1, 1])
+    for bias in (None, PhraseBias([[1, 2], [3, 3]], 2.0, 11)):
+        options = {"beam": 5, "nbest": 5, "bias": bias}
+        expected = model.beam_search(features, lengths, **options)
+        on_gpu = copy.deepcopy(model).cuda()
+        found = on_gpu.beam_search(features.cuda(), lengths, **options)
+        state = on_gpu.stream_init(3, "modified", beam=5, bias=bias)
+        for begin, most in ((0, 16), (16, 21)):
+            count = (lengths - begin).clamp(0, most)
+            _, state = on_gpu.stream_step(features[:, begin : begin + most].cuda(), state, count)
+        _, state = on_gpu.stream_finish(state)
+        for some in (found, state.nbest(5)):
+            for beams, others in zip(some, expected, strict=True):
+                assert [(h.tokens, h.timestamps) for h in beams] == [(h.tokens, h.timestamps) for h in others]
+                for h, o in zip(beams, others, strict=True):
+                    assert h.score == pytest.approx(o.score, abs=1e-3)
+                    assert h.log_probs == pytest.approx(o.log_probs, abs=1e-3)
+
+
 def test_greedy_search_equals_the_cpus() -> None:
     model = make()
     features, lengths, _, _ = batch([37, 20, 31], [1, 1, 1])

@@ -74,17 +74,22 @@ class Resident:
     ) -> Found | None:
         """Searches whole utterances, or with a `state` of `library_state` the next frames of streams, which writes it.
         None where the library has no search for these sizes."""
-        frames = encoder_out
-        if encoder_out.is_cuda:
-            frames = self.decoder.joiner.project_encoder(encoder_out)
-        dtype = self.prepared.dtype
-        bias = (
-            None if self.decoder.bias is None else self.decoder.bias.library_tables(frames.device, compute_type(dtype))
-        )
         try:
-            return search(self.prepared, frames.to(dtype), lengths.int(), max_symbols, bias, state)
+            return search(
+                self.prepared, self.frames(encoder_out), lengths.int(), max_symbols, self.bias_tables(), state
+            )
         except NotSupportedError:
             return None
+
+    def frames(self, encoder_out: Tensor) -> Tensor:
+        """Encoder frames as the library takes them."""
+        projected = self.decoder.joiner.project_encoder(encoder_out) if encoder_out.is_cuda else encoder_out
+        return projected.to(self.prepared.dtype)
+
+    def bias_tables(self) -> tuple[Tensor, Tensor] | None:
+        """The decoder's bias as the library takes it."""
+        buffer, dtype = self.prepared.buffer, compute_type(self.prepared.dtype)
+        return None if self.decoder.bias is None else self.decoder.bias.library_tables(buffer.device, dtype)
 
     def new_state(self, batch: int) -> LibraryState:
         """The library's state of streams that have not begun."""

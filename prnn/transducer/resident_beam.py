@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from prnn._errors import NotSupportedError
-from prnn._ops.transducer_search import BeamFound, beam_search, compute_type
+from prnn._ops.transducer_search import BeamFound, beam_search
 from prnn.transducer.hypothesis import Decoder, Hypotheses, map_tensors, pick, reserve
 from prnn.transducer.resident import projected_predictor, resident
 
@@ -38,17 +38,22 @@ def beam_by_library(
     Returns:
         N x K hypotheses, whose projections are to be made by `with_projections` where they are needed.
     """
-    known = resident(decoder, trusts_versions) if encoder_out.device.type == "cpu" else None
+    known = resident(decoder, trusts_versions)
     if known is None:
         return None
-    dtype = known.prepared.dtype
     state = known.library_state(hypotheses.predictor, hypotheses.ahead, hypotheses.scores)
     state = (*state, _hashes(hypotheses))
-    bias = None if decoder.bias is None else decoder.bias.library_tables(encoder_out.device, compute_type(dtype))
     beam = hypotheses.scores.shape[1]
     try:
         found = beam_search(
-            known.prepared, encoder_out.to(dtype), lengths.int(), beam, max_symbols, modified, bias, state
+            known.prepared,
+            known.frames(encoder_out),
+            lengths.int(),
+            beam,
+            max_symbols,
+            modified,
+            known.bias_tables(),
+            state,
         )
     except NotSupportedError:
         return None

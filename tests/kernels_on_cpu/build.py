@@ -96,7 +96,7 @@ class Builder:
             ratios.write_text(ratio_tables.ratios_text())
             plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc")), ratios]
             objects += [self._compile_once(source, "-O0") for source in plan]
-        if program == "run_decode":
+        if program in ("run_decode", "run_beam"):
             objects.append(self._compile_once(ROOT / "src/decode/cuda/search_plan.cc", "-O0"))
         return objects
 
@@ -127,6 +127,10 @@ class Builder:
         """A program with the kernels of the transducer search."""
         return self._program("run_decode", name, set(), edits, order=order)
 
+    def run_beam(self, name: str, edits: tuple[Edit, ...] = (), *, order: bool = False) -> pathlib.Path:
+        """The same of the beam search."""
+        return self._program("run_beam", name, set(), edits, order=order)
+
     def decode_plan(self) -> pathlib.Path:
         """A program that checks plans of the transducer search: decode_plan.cc."""
         sources = [HERE / "decode_plan.cc", ROOT / "src/decode/cuda/search_plan.cc", ROOT / "src/core/gpu_table.cc"]
@@ -151,7 +155,8 @@ class Builder:
         options = ORDER if order else ()
         followed = (*options, "-fsanitize=thread", "-g1") if order else ()
         own = options
-        if program == "run_decode" and order:  # its kernels are in the same file, and take decisions by values
+        # Their kernels are in the same file, and take decisions by values.
+        if program in ("run_decode", "run_beam") and order:
             own = (*followed, "-DPRNN_ORDER_MULTIPLIES")
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=own)]
         if program == "run_layer_norm":

@@ -42,7 +42,7 @@ void check_shares(const BatchPlan& plan) {
 // The arrays lie one after the other, hold what the kernel writes to them, and end where the weights begin.
 void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, const BatchPlan& batch) {
   const SharedLayout& s = batch.shared;
-  const int columns = batch.column_tiles * kTileColumns;
+  const int columns = batch.column_tiles * kTileColumns, slot_room = batch.beam > 0 ? columns : kSlots;
   std::map<int64_t, int64_t> arrays;  // bytes, by where they begin
   const auto add = [&](int at, int64_t bytes) {
     require(at % 128 == 0, "an array is not aligned");
@@ -57,21 +57,23 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   const auto passes = [&](Matrix m) { return (tiles_of_block(m) + 1) / 2 * 2 * kTileRows; };  // rows
   add(s.activations, int64_t{columns} * plan.joiner_stride);
   for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
-    add(s.states[layer], int64_t{batch.slots} * plan.state_stride);
+    add(s.states[layer], int64_t{slot_room > kTileColumns ? slot_room : batch.slots} * plan.state_stride);
   add(s.projection, int64_t{batch.slots} * plan.joiner_stride);
+  const int64_t list = (batch.beam + 1) / 2 + 1, own_columns = (columns + batch.blocks - 1) / batch.blocks;
+  const int64_t parts = batch.beam > 0 ? own_columns * batch.entries * list : int64_t{columns} * (batch.entries + 2);
   add(s.sums, std::max<int64_t>(int64_t{2} * batch.column_tiles * kWarps * 32 * 16,
-                                int64_t{columns} * (batch.entries + 2) * static_cast<int64_t>(sizeof(ColumnPart))));
-  const int64_t gates = std::max(passes(kProjection), passes(kUpperInput)) * (kTileColumns + 1);
+                                parts * static_cast<int64_t>(sizeof(ColumnPart))));
+  const int64_t gates = std::max(passes(kProjection), passes(kUpperInput)) * (slot_room + 1);
   add(s.results, 4 * std::max<int64_t>(gates, int64_t{2} * kTileRows * (columns + 1)));
   for (int layer = 0; layer < plan.layers; ++layer) {
     const Matrix recurrent = layer == 0 ? kRecurrent : kUpperRecurrent;
-    add(s.recurrent[layer], 4 * passes(recurrent) * (kTileColumns + 1));
-    add(s.cells[layer], 4 * tiles_of_block(recurrent) * kTileUnits * kSlots);
+    add(s.recurrent[layer], 4 * passes(recurrent) * (slot_room + 1));
+    add(s.cells[layer], 4 * tiles_of_block(recurrent) * kTileUnits * slot_room);
   }
   add(s.output_bias, 4 * tiles_of_block(kOutput) * kTileRows);
   add(s.tiles, int64_t{kMatrices} * kBlockTilesBytes);
-  add(s.columns, int64_t{columns} * kColumnBytes);
-  add(s.slots, int64_t{kSlots} * kSlotBytes);
+  add(s.columns, columns * (batch.beam > 0 ? list * static_cast<int64_t>(sizeof(ListPart)) : int64_t{kColumnBytes}));
+  add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : kSlotBytes));
   int64_t end = 0;
   for (const auto& [at, bytes] : arrays) {
     require(at >= end, "two arrays overlap");
@@ -86,9 +88,22 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   // The kernel divides pieces by numbers that are right for dividends below 2^16.
   constexpr int64_t kDividends = 1 << 16;
   const int64_t joiner = int64_t{plan.tiles[kOutput].k_tiles} * kKTileBytes;
-  require(columns * joiner / 16 < kDividends && int64_t{kSlots} * plan.state_stride / 8 < kDividends &&
-              columns * int64_t{batch.entries + 2} < kDividends,
+  require(columns * joiner / 16 < kDividends && int64_t{slot_room} * plan.state_stride / 8 < kDividends &&
+              parts < kDividends,
           "an index of pieces has more than 16 bits");
+}
+
+void check_beams(const prnnTransducerModel_t& model, const SearchPlan& plan, int64_t n, int beam) {
+  const BatchPlan batch = plan_batch(plan, n, beam);
+  if (batch.blocks == 0) return;  // no room
+  require(batch.groups >= 1 && batch.groups <= n, "a group has no utterance");
+  require(batch.blocks * batch.groups <= plan.multiprocessors, "more blocks than multiprocessors");
+  require(batch.utterances >= 1 && batch.slots == batch.utterances * beam, "slots");
+  require(batch.window == 1 && batch.slots <= batch.column_tiles * kTileColumns, "slots have no column");
+  require(batch.column_tiles == 1 || batch.column_tiles == 2 || batch.column_tiles == 4, "column tiles");
+  require(batch.entries <= 8 * 32, "a lane has more pieces than it counts");
+  check_shares(batch);
+  check_layout(model, plan, batch);
 }
 
 void check_batches(const prnnTransducerModel_t& model, const SearchPlan& plan) {
@@ -102,6 +117,7 @@ void check_batches(const prnnTransducerModel_t& model, const SearchPlan& plan) {
     require(batch.column_tiles >= 1 && batch.column_tiles <= kMostColumnTiles, "column tiles");
     check_shares(batch);
     check_layout(model, plan, batch);
+    for (int beam = 1; beam <= kMostBeam && model.durationCount == 0; ++beam) check_beams(model, plan, n, beam);
   }
 }
 
@@ -120,6 +136,14 @@ int run(const prnnTransducerModel_t& model) {
       const BatchPlan batch = plan_batch(plan, n);
       std::printf("%s %d x %d blocks, %d slots of %d frames", n > 1 ? "," : "", batch.groups, batch.blocks, batch.slots,
                   batch.window);
+    }
+    for (int beam : {4, 16}) {
+      std::printf("; beam %d:", beam);
+      for (int64_t n : {1, 16, 128}) {
+        const BatchPlan batch = plan_batch(plan, n, beam);
+        std::printf("%s %d x %d blocks of %d utterances", n > 1 ? "," : "", batch.groups, batch.blocks,
+                    batch.utterances);
+      }
     }
     std::printf("\n");
   }

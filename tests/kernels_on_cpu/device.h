@@ -81,6 +81,7 @@ inline float __int_as_float(int bits) { return gpu::bits_as<float>(bits); }
 inline double __hiloint2double(int high, int low) {
   return gpu::bits_as<double>(uint64_t{static_cast<uint32_t>(high)} << 32 | static_cast<uint32_t>(low));
 }
+inline long long __double_as_longlong(double value) { return gpu::bits_as<long long>(value); }
 inline double __longlong_as_double(long long bits) { return gpu::bits_as<double>(bits); }
 inline int __double2hiint(double value) { return static_cast<int>(gpu::bits_as<uint64_t>(value) >> 32); }
 inline int __double2loint(double value) { return static_cast<int>(gpu::bits_as<uint64_t>(value)); }
@@ -106,6 +107,7 @@ template <class T>
 PRNN_IN_CALLER void __stwb(T* to, T value) {
   __stcs(to, value);
 }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t both = uint64_t{high} << 32 | low;
@@ -148,7 +150,11 @@ inline int __reduce_min_sync(unsigned, int value) {
   for (int i = 0; i < 32; ++i) value = min(value, static_cast<int>(all[i][0]));
   return value;
 }
-inline int __reduce_max_sync(unsigned mask, int value) { return -__reduce_min_sync(mask, -value); }
+inline int __reduce_max_sync(unsigned, int value) {
+  const auto all = gpu::exchange(static_cast<int64_t>(value));
+  for (int i = 0; i < 32; ++i) value = max(value, static_cast<int>(all[i][0]));
+  return value;
+}
 inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
 inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
 inline void __syncwarp() {

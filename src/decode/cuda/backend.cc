@@ -46,6 +46,32 @@ SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
   return plan;
 }
 
+BatchPlan beam_plan_of(const TransducerModel& model, const SearchPlan& plan, const prnnTransducerBeamOptions_t& o) {
+  if (o.mode != PRNN_BEAM_MODIFIED)
+    fail(PRNN_STATUS_NOT_SUPPORTED, "mode is PRNN_BEAM_STANDARD; a beam search on a GPU takes PRNN_BEAM_MODIFIED");
+  if (model.durationCount > 0) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "durationCount is %lld; a beam search on a GPU takes models without durations",
+         static_cast<long long>(model.durationCount));
+  }
+  if (o.beam > kMostBeam) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "beam is %lld; a beam search on a GPU takes at most %d",
+         static_cast<long long>(o.beam), kMostBeam);
+  }
+  if (o.maxFrames > kMostFrames / kMostBeam) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "maxFrames is %lld; a beam search on a GPU takes at most %d",
+         static_cast<long long>(o.maxFrames), kMostFrames / kMostBeam);
+  }
+  const BatchPlan batch = plan_batch(plan, o.batch, static_cast<int>(o.beam));
+  if (batch.blocks == 0) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "beam is %lld, hiddenSize %lld and joinerSize %lld; the hypotheses' states do not fit the shared memory of a "
+         "block",
+         static_cast<long long>(o.beam), static_cast<long long>(model.hiddenSize),
+         static_cast<long long>(model.joinerSize));
+  }
+  return batch;
+}
+
 class CudaDecodeBackend final : public DecodeBackend {
  public:
   void require_supported(prnnHandle_t handle, const TransducerModel& model) const override { plan_of(handle, model); }
@@ -88,26 +114,47 @@ class CudaDecodeBackend final : public DecodeBackend {
     check_earlier_calls(*handle);
     const SearchPlan plan = plan_of(handle, model);
     const BatchPlan batch = plan_batch(plan, args.options.batch);
-    SearchParams params = params_of(model, plan, batch, args);
+    auto params = params_of<SearchParams>(model, plan, batch, args);
     Arena arena(args.workspace);
     cut_exchange(plan, batch, arena, params);
-    params.timed_out = cuda_state(*handle).timed_out_on_device;
-    require_success(cudaMemsetAsync(args.workspace, 0, arena.size(), handle->stream), PRNN_STATUS_EXECUTION_FAILED,
-                    "the workspace of the transducer search could not be cleared");
-    const cudaError_t error = with_type(model.dataType, [&](auto type) {
-      return run_search<decltype(type)>(params, batch.column_tiles, handle->stream);
-    });
-    require_success(error, PRNN_STATUS_EXECUTION_FAILED, "the transducer search could not be launched");
+    run(handle, model, params, args.workspace, arena.size(),
+        [&](auto type) { return run_search<decltype(type)>(params, batch.column_tiles, handle->stream); });
   }
 
-  WorkspaceSize beam_workspace_size(prnnHandle_t, const TransducerModel&,
-                                    const prnnTransducerBeamOptions_t&) const override {
-    fail(PRNN_STATUS_NOT_SUPPORTED,
-         "a beam search takes a CPU handle; on a GPU prnnTransducerSearch searches greedily");
+  WorkspaceSize beam_workspace_size(prnnHandle_t handle, const TransducerModel& model,
+                                    const prnnTransducerBeamOptions_t& options) const override {
+    const SearchPlan plan = plan_of(handle, model);
+    const BatchPlan batch = beam_plan_of(model, plan, options);
+    Arena arena(nullptr);
+    BeamParams params{};
+    cut_exchange(plan, batch, arena, params);
+    cut_history(batch, options.maxFrames, arena, params);
+    return arena.size();
   }
 
   void beam_search(prnnHandle_t handle, const TransducerModel& model, const TransducerBeamArgs& args) const override {
-    beam_workspace_size(handle, model, args.options);
+    check_earlier_calls(*handle);
+    const SearchPlan plan = plan_of(handle, model);
+    const BatchPlan batch = beam_plan_of(model, plan, args.options);
+    auto params = params_of<BeamParams>(model, plan, batch, args);
+    Arena arena(args.workspace);
+    cut_exchange(plan, batch, arena, params);
+    const size_t exchange_bytes = arena.size();
+    cut_history(batch, args.options.maxFrames, arena, params);
+    run(handle, model, params, args.workspace, exchange_bytes,
+        [&](auto type) { return run_beam_search<decltype(type)>(params, batch.column_tiles, handle->stream); });
+  }
+
+ private:
+  // Clears what blocks exchange and launches a search.
+  template <class PARAMS, class LAUNCH>
+  static void run(prnnHandle_t handle, const TransducerModel& model, PARAMS& params, void* workspace,
+                  size_t exchange_bytes, const LAUNCH& launch) {
+    params.timed_out = cuda_state(*handle).timed_out_on_device;
+    require_success(cudaMemsetAsync(workspace, 0, exchange_bytes, handle->stream), PRNN_STATUS_EXECUTION_FAILED,
+                    "the workspace of the transducer search could not be cleared");
+    require_success(with_type(model.dataType, launch), PRNN_STATUS_EXECUTION_FAILED,
+                    "the transducer search could not be launched");
   }
 };
 

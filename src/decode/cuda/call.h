@@ -1,7 +1,8 @@
-// One call of the search: its prepared model and workspace cut into arrays. Made with NULL pointers it only counts.
+// One call of a search: its prepared model and workspace cut into arrays. Made with NULL pointers it only counts.
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/cuda/arena.h"
 #include "decode/cuda/params.h"
@@ -27,22 +28,37 @@ inline Prepared cut_prepared(const TransducerModel& model, const SearchPlan& pla
   return prepared;
 }
 
-// Cuts what blocks exchange, all of which is zero before the search.
-inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, SearchParams& params) {
+template <class PARAMS>
+void cut_rows(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, PARAMS& params) {
   const int64_t slots = int64_t{batch.groups} * batch.slots;
   const int units = plan.tiles[kRecurrent].count * kTileUnits;
   for (int layer = 0; layer < plan.layers; ++layer)
     params.states[layer] = arena.take<TaggedWord>(slots * words_of(units, plan.element_bytes));
   const int joiner = plan.tiles[kProjection].count * kTileRows;
   params.projection = arena.take<TaggedWord>(slots * words_of(joiner, plan.element_bytes));
-  const int64_t columns = int64_t{batch.column_tiles} * kTileColumns;
-  params.parts = arena.take<ColumnPart>(batch.groups * 2 * columns * (batch.entries + 2));
 }
 
-// All but the arrays of the exchange and the flag of a search that gives up.
-inline SearchParams params_of(const TransducerModel& model, const SearchPlan& plan, const BatchPlan& batch,
-                              const TransducerSearchArgs& args) {
-  SearchParams params{};
+// Cuts what blocks exchange, all of which is zero before the search.
+inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, SearchParams& params) {
+  cut_rows(plan, batch, arena, params);
+  params.parts = arena.take<ColumnPart>(int64_t{batch.groups} * 2 * batch.columns() * (batch.entries + 2));
+}
+inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, BeamParams& params) {
+  cut_rows(plan, batch, arena, params);
+  const int64_t lists = int64_t{batch.groups} * 2 * batch.columns() * batch.parts_of_list();
+  params.parts = arena.take<ListPart>(lists * batch.entries);
+  params.lists = arena.take<ListPart>(lists);
+}
+
+// Cuts the rest of a beam search's workspace.
+inline void cut_history(const BatchPlan& batch, int64_t max_frames, Arena& arena, BeamParams& params) {
+  params.history = arena.take<HistoryEntry>(int64_t{batch.groups} * batch.slots * max_frames);
+}
+
+// All but the arrays of the workspace and the flag of a search that gives up.
+template <class PARAMS, class ARGS>
+PARAMS params_of(const TransducerModel& model, const SearchPlan& plan, const BatchPlan& batch, const ARGS& args) {
+  PARAMS params{};
   params.model = model;
   Arena prepared(const_cast<void*>(args.prepared));
   params.prepared = cut_prepared(model, plan, prepared);
@@ -68,10 +84,15 @@ inline SearchParams params_of(const TransducerModel& model, const SearchPlan& pl
   params.state_pieces = Divisor(std::max(1, words_of(params.units, plan.element_bytes) / 2));
   params.projection_pieces = Divisor(words_of(plan.tiles[kProjection].count * kTileRows, plan.element_bytes) / 2);
   params.activation_pieces = Divisor(plan.tiles[kOutput].k_tiles * kKTileBytes / 16);
-  params.parts_of_column = Divisor(batch.entries + (model.durationCount > 0 ? 2 : 1));
+  params.parts_of_column = Divisor(batch.beam > 0 ? batch.entries * batch.parts_of_list()
+                                                  : batch.entries + (model.durationCount > 0 ? 2 : 1));
   params.frames_of_slot = Divisor(batch.window);
   params.copies_frames =
       (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;
+  if constexpr (std::is_same_v<PARAMS, BeamParams>) {
+    params.utterances = batch.utterances;
+    params.list_parts = batch.list_parts();
+  }
   return params;
 }
 

@@ -35,6 +35,11 @@ __device__ __forceinline__ void publish_part(ColumnPart* to, const ColumnPart& p
                : "memory");
 }
 
+__device__ __forceinline__ void publish_part(ListPart* to, const ListPart& part) {
+  publish_part(reinterpret_cast<ColumnPart*>(to),
+               ColumnPart{part.first, part.second, __uint_as_float(part.more), part.round});
+}
+
 __device__ __forceinline__ TwoLongs load_part(const void* from) {
   TwoLongs v;
   asm volatile("{.reg .b128 q; ld.relaxed.gpu.global.b128 q,[%2]; mov.b128 {%0,%1},q;}"

@@ -1,4 +1,4 @@
-// What the kernels of the transducer search get.
+// What the kernels of the transducer searches get.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,15 +42,36 @@ struct alignas(16) ColumnPart {
   uint32_t place_and_round;
 };
 
-struct SearchParams {
+// The same of a beam search. Of a column, what a piece of the output layer says of it or what all pieces say together
+// is one head and a list of candidates, two in each ListPart. A hypothesis of the utterance may spell what a column's
+// own one is with a symbol: the logit of that way is published with the column of the longer one.
+struct alignas(16) ListPart {
+  float first;    // head: the logarithm of the sum of exponentials of the logits without the blank's; else the first
+                  // candidate's logit and gain
+  float second;   // head: the blank's logit; else the second candidate's logit and gain
+  uint32_t more;  // head: the bits of the logit and gain of the way to the same symbols; else both classes, the first's
+                  // in the lower half
+  uint32_t round;
+};
+
+// A symbol of a hypothesis. It is number frame x K + the hypothesis' slot of its utterance.
+struct alignas(16) HistoryEntry {
+  int before;  // the symbol before it; -1: none in this call
+  int symbol, frame;
+  float confidence;
+};
+
+// OPTIONS, STATE, OUTPUTS: of a search, as prnn_decode.h has them.
+template <class OPTIONS, class STATE, class OUTPUTS>
+struct GroupParams {
   prnnTransducerModel_t model;
   Prepared prepared;
-  prnnTransducerSearchOptions_t options;
+  OPTIONS options;
   prnnTransducerInputs_t inputs;
   prnnTransducerBias_t bias;  // nodes: 0: none
-  prnnTransducerState_t state;
+  STATE state;
   bool has_state;
-  prnnTransducerOutputs_t outputs;
+  OUTPUTS outputs;
 
   RowTiles tiles[kMatrices];
   SharedLayout shared;
@@ -60,7 +81,7 @@ struct SearchParams {
     int replicas, directions;  // groups, and 1
   } sizes;
   int blocks, slots, window;  // blocks: of a group
-  int entries;                // of a column, before those of the blank and of the duration
+  int entries;                // of a column: pieces of the output layer, or blocks where there are more
   int class_tiles;            // row tiles of the output layer before that of the durations
   int layers, units;          // units: a multiple of kTileUnits
   bool copies_frames;         // frames begin at multiples of 16 bytes
@@ -70,8 +91,19 @@ struct SearchParams {
 
   TaggedWord* states[2];   // {groups, slots, words of h}
   TaggedWord* projection;  // {groups, slots, words of the joiner's size}
-  ColumnPart* parts;       // {groups, 2, columns, entries + 2}
   int* timed_out;
+};
+
+struct SearchParams : GroupParams<prnnTransducerSearchOptions_t, prnnTransducerState_t, prnnTransducerOutputs_t> {
+  ColumnPart* parts;  // {groups, 2, columns, entries + 2}
+};
+
+struct BeamParams : GroupParams<prnnTransducerBeamOptions_t, prnnTransducerBeamState_t, prnnTransducerBeamOutputs_t> {
+  int utterances;         // that a group has at once
+  int list_parts;         // of a list of K candidates
+  ListPart* parts;        // {groups, 2, columns, entries, list_parts + 1}
+  ListPart* lists;        // {groups, 2, columns, list_parts + 1}
+  HistoryEntry* history;  // {groups, utterances, T, K}
 };
 
 // Elements of the exchange, per group.
@@ -80,6 +112,9 @@ inline int words_of(int elements, int element_bytes) { return elements * element
 // The kernels. T is float, __half or __nv_bfloat16.
 template <class T>
 cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_t stream);
+
+template <class T>
+cudaError_t run_beam_search(const BeamParams& params, int column_tiles, cudaStream_t stream);
 
 template <class T>
 cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,

@@ -29,27 +29,29 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
     return static_cast<int>(begin);
   };
   const auto most = [&](Matrix m) { return most_tiles(plan.tiles[m], batch.blocks); };
-  const int columns = batch.column_tiles * kTileColumns;
+  const int columns = batch.columns(), slot_stride = batch.slot_room() + 1;
   SharedLayout shared{};
   shared.activations = take(int64_t{columns} * plan.joiner_stride);
   for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
-    shared.states[layer] = take(int64_t{batch.slots} * plan.state_stride);
+    shared.states[layer] = take(int64_t{batch.state_rows()} * plan.state_stride);
   shared.projection = take(int64_t{batch.slots} * plan.joiner_stride);
   const int64_t sums = int64_t{2} * batch.column_tiles * kWarps * 32 * 16;
-  shared.sums = take(std::max(sums, int64_t{columns} * (batch.entries + 2) * 16));
+  const int64_t gathered = batch.beam > 0 ? int64_t{batch.own_columns()} * batch.entries * batch.parts_of_list()
+                                          : int64_t{columns} * (batch.entries + 2);
+  shared.sums = take(std::max(sums, gathered * 16));
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
   const int gates = whole_passes(std::max(most(kProjection), most(kUpperInput))) * kTileRows;
-  shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * (kTileColumns + 1)));
+  shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * slot_stride));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
   for (int layer = 0; layer < plan.layers; ++layer) {
     const int tiles = most(recurrent[layer]);
-    shared.recurrent[layer] = take(4 * int64_t{whole_passes(tiles)} * kTileRows * (kTileColumns + 1));
-    shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * kSlots);
+    shared.recurrent[layer] = take(4 * int64_t{whole_passes(tiles)} * kTileRows * slot_stride);
+    shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * batch.slot_room());
   }
   shared.output_bias = take(4 * int64_t{most(kOutput)} * kTileRows);
   shared.tiles = take(kMatrices * kBlockTilesBytes);
-  shared.columns = take(int64_t{columns} * kColumnBytes);
-  shared.slots = take(int64_t{kSlots} * kSlotBytes);
+  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.parts_of_list() * 16 : kColumnBytes));
+  shared.slots = take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : kSlotBytes));
   shared.weights = static_cast<int>(at);
   shared.total = static_cast<int>(plan.shared_bytes / 128 * 128);
   return shared;
@@ -59,6 +61,8 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
 // and 1,025 classes. A round has a part that is always the same, parts that grow with its slots, with its columns and
 // with the passes over the rows of weights that a block has, and the weights that are read from L2. Of 200 plans for 12
 // batches that were measured it takes some within 6 % of the fastest.
+// A beam search's rounds, which have not been measured, are taken to be those of a greedy search with as many columns
+// and predictors' products of as many column tiles, and a round a frame.
 double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterances) {
   constexpr double kBytesOfL2 = 60e3;  // a block and microsecond, beyond what passes take
   constexpr double kHidden = 1.5;      // of the recurrent products, while the projections are on their way
@@ -67,13 +71,14 @@ double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterance
   const auto passes = [&](Matrix m) { return passes_of(plan.tiles[m], batch.blocks); };
   double round = is_float ? 8.5 + 0.6 * batch.slots + 0.45 * columns : 7 + 0.4 * batch.slots + 0.3 * columns;
   round += 0.01 * batch.entries + passes(kOutput) * (is_float ? 1.2 + 0.06 * columns : 0.9 + 0.04 * columns);
-  round += (is_float ? 1.1 : 0.8) * (passes(kProjection) + passes(kUpperInput));
-  round += std::max(0.0, (is_float ? 0.9 : 0.6) * (passes(kRecurrent) + passes(kUpperRecurrent)) - kHidden);
+  const double width = 1 + 0.3 * (batch.slot_room() / kTileColumns - 1);  // of the predictors' products
+  round += (is_float ? 1.1 : 0.8) * width * (passes(kProjection) + passes(kUpperInput));
+  round += std::max(0.0, (is_float ? 0.9 : 0.6) * width * (passes(kRecurrent) + passes(kUpperRecurrent)) - kHidden);
   round += std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
   // Rounds of a symbol, where 0.3 of the frames have one, or durations pass over some of the others.
-  double blanks = 1;
+  double blanks = batch.beam > 0 ? 0 : 1;
   for (int i = 0; i < batch.window; ++i) blanks *= plan.has_durations ? 0.5 : 0.7;
-  const double at_once = batch.groups * batch.slots, times = static_cast<double>(utterances) / at_once;
+  const double at_once = batch.groups * batch.utterances, times = static_cast<double>(utterances) / at_once;
   return round / (1 - blanks) * (times <= 1 ? 1 : times + 0.2);
 }
 
@@ -114,8 +119,14 @@ bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_
   return plan_batch(plan, 1).blocks > 0;
 }
 
+int column_tiles_of(int hypotheses) {
+  const int tiles = tiles_of(hypotheses, kTileColumns);
+  return tiles == 3 ? 4 : tiles;
+}
+
 bool complete(const SearchPlan& plan, BatchPlan& batch) {
-  batch.window = std::min(kMostWindow, batch.column_tiles * kTileColumns / batch.slots);
+  batch.slots = batch.utterances * std::max(batch.beam, 1);
+  batch.window = batch.beam > 0 ? 1 : std::min(kMostWindow, batch.columns() / batch.slots);
   batch.entries = std::max(plan.tiles[kOutput].pieces(), batch.blocks);
   share_out(plan, batch);
   batch.shared = lay_out(plan, batch);
@@ -125,32 +136,39 @@ bool complete(const SearchPlan& plan, BatchPlan& batch) {
 
 // It tries as numbers of blocks all that there are, the fewest that hold all weights, and those with which no block has
 // more pieces of the output layer than need be.
-BatchPlan plan_batch(const SearchPlan& plan, int64_t batch) {
+BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam) {
   BatchPlan best{};
   double least = std::numeric_limits<double>::infinity();
-  const auto try_plan = [&](int groups, int slots, int column_tiles, int64_t blocks) {
+  const auto try_plan = [&](int groups, int utterances, int column_tiles, int64_t blocks) {
     if (blocks < 1 || blocks > plan.multiprocessors / groups) return 0;
     BatchPlan tried{};
-    tried.groups = groups, tried.slots = slots, tried.column_tiles = column_tiles;
-    tried.blocks = static_cast<int>(blocks);
+    tried.groups = groups, tried.utterances = utterances, tried.column_tiles = column_tiles;
+    tried.blocks = static_cast<int>(blocks), tried.beam = beam;
     if (!complete(plan, tried)) return 0;
     const double cost = cost_of(plan, tried, batch);
     if (cost < least) least = cost, best = tried;
     return tried.weight_bytes;
   };
+  const auto try_blocks = [&](int groups, int utterances, int column_tiles) {
+    const int most = plan.multiprocessors / groups, pieces = plan.tiles[kOutput].pieces();
+    const int room = try_plan(groups, utterances, column_tiles, most);
+    if (room > 0) try_plan(groups, utterances, column_tiles, plan.weight_bytes / room + 1);
+    for (int share = 1; share <= 4; ++share) try_plan(groups, utterances, column_tiles, (pieces + share - 1) / share);
+  };
+  const int most_at_once = beam > 0 ? kMostColumnTiles * kTileColumns / beam : kSlots;
   for (int groups : {1, 2, 3, 4, 6, 8, 12, 16}) {
     if (groups > batch || groups > plan.multiprocessors) break;
-    int slots = static_cast<int>(std::min<int64_t>(kSlots, (batch + groups - 1) / groups));
-    do {
-      const int most_tiles = std::min(kMostColumnTiles, slots);  // more have no frames: kMostWindow of each slot
-      for (int column_tiles = 1; column_tiles <= most_tiles; ++column_tiles) {
-        const int most = plan.multiprocessors / groups, pieces = plan.tiles[kOutput].pieces();
-        const int room = try_plan(groups, slots, column_tiles, most);
-        if (room > 0) try_plan(groups, slots, column_tiles, plan.weight_bytes / room + 1);
-        for (int share = 1; share <= 4; ++share) try_plan(groups, slots, column_tiles, (pieces + share - 1) / share);
+    int utterances = static_cast<int>(std::min<int64_t>(most_at_once, (batch + groups - 1) / groups));
+    for (bool goes_on = true; goes_on && utterances > 0; utterances /= 2) {
+      if (beam > 0) {
+        try_blocks(groups, utterances, column_tiles_of(utterances * beam));
+        continue;
       }
-      slots /= 2;  // for GPUs without room for as many
-    } while (best.blocks == 0 && slots > 0);
+      const int most_tiles = std::min(kMostColumnTiles, utterances);  // more have no frames: kMostWindow of each
+      for (int column_tiles = 1; column_tiles <= most_tiles; ++column_tiles)
+        try_blocks(groups, utterances, column_tiles);
+      goes_on = best.blocks == 0;  // fewer are for GPUs without room for as many
+    }
   }
   return best;
 }

@@ -1,5 +1,5 @@
-// How the resident search is laid out: which row tiles of which matrix a block has, and what its shared memory holds.
-// Plain C++ that needs no GPU. docs/decoder_kernel.md explains the design.
+// How the resident searches are laid out: which row tiles of which matrix a block has, and what its shared memory
+// holds. Plain C++ that needs no GPU. docs/decoder_kernel.md explains the design.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,8 +15,9 @@ constexpr int kTileRows = 16;    // rows of weights that a matrix instruction ta
 constexpr int kTileUnits = 4;    // hidden units of a row tile of gates: four rows each, in the order of Cell
 constexpr int kTileColumns = 8;  // columns of a matrix instruction
 constexpr int kKTileBytes = 64;  // of K
-constexpr int kSlots = 8;        // utterances that a group of blocks searches at once
+constexpr int kSlots = 8;        // utterances that a group of blocks searches greedily at once
 constexpr int kMostColumnTiles = 4;
+constexpr int kMostBeam = 16;
 constexpr int kMostWindow = 8;  // frames of an utterance that are scored at once
 constexpr int kMostClasses = 1 << 16;
 
@@ -56,16 +57,16 @@ __host__ __device__ inline Share share_of(const RowTiles& tiles, int blocks, int
 struct SharedLayout {
   int weights;       // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
   int activations;   // [column][joiner_stride]: encoder frames, then the output layer's input
-  int states[2];     // [slot of the batch][state_stride]: h of the layers; of a stateless predictor its output
-  int projection;    // [slot of the batch][joiner_stride]: the projected predictor output
+  int states[2];     // [slot][state_stride]: h of the layers; of a stateless predictor its output
+  int projection;    // [slot][joiner_stride]: the projected predictor output
   int sums;          // [row tile][column tile][warp][lane] of float4; later what the blocks publish of columns
   int results;       // float [row][column], of one pass over the output layer or of one of the other products
   int recurrent[2];  // float [row][slot]: the layers' recurrent products with the present h
   int cells[2];      // float [unit][slot]: c
   int output_bias;   // float [row]
   int tiles;         // BlockTiles [matrix]
-  int columns;       // Column [column]
-  int slots;         // Slot [slot]
+  int columns;       // greedy: Column [column]; beam: ListPart [column][list_parts + 1]
+  int slots;         // greedy: Slot [slot]; beam: Hypothesis [slot]
   int total;
 };
 
@@ -83,25 +84,44 @@ struct SearchPlan {
 };
 
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
-constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96;
+constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96, kHypothesisBytes = 144;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);
 
-// How a batch is searched. No result depends on it. blocks: 0: there is no room for any way.
+// How a batch is searched. No result depends on it. blocks: 0: there is no room for any way. A greedy search has a slot
+// for each utterance, and columns for the frames of its window. A beam search has as many slots as hypotheses for each
+// utterance, as many column tiles of slots as of columns, and a window of one frame.
 struct BatchPlan {
   int groups, blocks;  // blocks: of a group
-  int slots;           // utterances that a group has at once
+  int beam;            // 0: a greedy search
+  int utterances;      // that a group has at once
+  int slots;           // of a group
   int column_tiles;
   int window;   // frames of an utterance that are scored at once
   int entries;  // of a column: what the pieces of the output layer say of it; blocks without a piece have one, too
   RowTiles tiles[kMatrices];
   SharedLayout shared;
   int weight_bytes;  // of resident weights at most
-};
-BatchPlan plan_batch(const SearchPlan& plan, int64_t batch);
 
-// The rest of a plan with these groups, blocks, slots and column tiles. Returns false where they find no room.
+  int columns() const { return column_tiles * kTileColumns; }
+  int slot_room() const { return beam > 0 ? columns() : kSlots; }
+  // Slots of states that a product reads.
+  int state_rows() const { return slot_room() > kTileColumns ? slot_room() : slots; }
+  // Of a list of `beam` candidates, two in each.
+  int list_parts() const { return (beam + 1) / 2; }
+  // What a piece of the output layer or all of them publish of a column.
+  int parts_of_list() const { return list_parts() + 1; }
+  // Columns whose lists a block puts together.
+  int own_columns() const { return (columns() + blocks - 1) / blocks; }
+};
+BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam = 0);
+
+// Those of so many hypotheses in a beam search: 1, 2 or 4, which its kernel is compiled for.
+int column_tiles_of(int hypotheses);
+
+// The rest of a plan with these groups, blocks, beam, utterances and column tiles. Returns false where they find no
+// room.
 bool complete(const SearchPlan& plan, BatchPlan& batch);
 
 }  // namespace prnn::decode_cuda

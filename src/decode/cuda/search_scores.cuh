@@ -5,60 +5,6 @@
 
 namespace prnn::decode_cuda {
 
-// Starts to copy the frames of the round's windows. After an utterance's last frame comes that frame again.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void Search<T, COLUMN_TILES>::copy_frames() {
-  const int joiner = static_cast<int>(p.model.joinerSize);
-  constexpr int kPerCopy = 16 / sizeof(T);
-  for (int column = warp; column < p.slots * p.window; column += kWarps) {
-    const int s = slot_of(column);
-    if (!is_live(s)) continue;
-    const int frame = min(slots[s].frame + column - s * p.window, slots[s].length - 1);
-    const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
-    const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner;
-    T* const to = reinterpret_cast<T*>(column_row(column));
-    if (p.copies_frames) {
-      for (int i = lane * kPerCopy; i < joiner; i += 32 * kPerCopy) {
-        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
-      }
-    } else {
-      for (int i = lane; i < joiner; i += 32) to[i] = from[i];
-    }
-  }
-}
-
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ float Search<T, COLUMN_TILES>::activate(float x) const {
-  if (p.model.activation == PRNN_JOINT_RELU) return x < 0 ? 0 : x;  // NaN stays NaN
-  return hyperbolic_tangent<kDigits>(x);
-}
-
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ uint32_t Search<T, COLUMN_TILES>::activate_word(uint32_t frame, uint32_t projection) const {
-  const T* const frames = reinterpret_cast<const T*>(&frame);
-  const T* const projections = reinterpret_cast<const T*>(&projection);
-  float value[2] = {0, 0};
-#pragma unroll
-  for (int k = 0; k < kPerWord; ++k)
-    value[k] = activate(Element<T>::to_float(frames[k]) + Element<T>::to_float(projections[k]));
-  return Element<T>::pack(value[0], value[1]);
-}
-
-// From frames and projections to the output layer's input, in place.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void Search<T, COLUMN_TILES>::activate_columns() {
-  const int pieces = static_cast<int>(p.activation_pieces.divisor);
-  for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
-    const int column = quotient(i, p.activation_pieces), piece = i - column * pieces, s = slot_of(column);
-    if (!is_live(s)) continue;
-    uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + piece;
-    const uint4 x = *at;
-    const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[piece];
-    *at = {activate_word(x.x, g.x), activate_word(x.y, g.y), activate_word(x.z, g.z), activate_word(x.w, g.w)};
-  }
-  __syncthreads();
-}
-
 // The most probable duration of a column, whose logits the warp's lanes have in their order; the others have
 // -infinity.
 template <class T, int COLUMN_TILES>
@@ -126,14 +72,6 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
   if (own.count == 0) publish(summaries, turn_of(p.tiles[kOutput], p.blocks, block));
 }
 
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ float Search<T, COLUMN_TILES>::gain(int column, int row) const {
-  if (p.bias.nodes == 0) return 0;
-  const int s = slot_of(column);
-  if (s >= p.slots || row == p.model.blank) return 0;
-  return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + row];
-}
-
 // Waits for what all blocks say of the columns that have frames, and of column 0, so that in every round every block
 // has heard of every other.
 template <class T, int COLUMN_TILES>
@@ -169,13 +107,13 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::read_columns() {
     Summary summaries[1];
     Summary& summary = summaries[0];
     if (is_wanted) {
-#pragma unroll 2
+#pragma unroll 4
       for (int b = lane % kColumnLanes; b < p.entries; b += kColumnLanes) {
         const ColumnPart part = parts[b];
         summary.take(part.best, part.logit, static_cast<int>(part.place_and_round >> 16));
         summary.largest = fmaxf(summary.largest, part.log_sum);
       }
-#pragma unroll 2
+#pragma unroll 4
       for (int b = lane % kColumnLanes; b < p.entries; b += kColumnLanes) {
         const float log_sum = parts[b].log_sum;
         if (log_sum != kNever) summary.sum += expf(log_sum - summary.largest);

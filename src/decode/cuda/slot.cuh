@@ -1,4 +1,5 @@
-// What a group of blocks knows of the utterances that it searches, and what it has found of their frames.
+// What a group of blocks knows of the utterances that it searches, and what it has found of their frames. Every block
+// of a group has the same ones and comes to the same decisions.
 #pragma once
 
 #include "decode/cuda/search_plan.h"
@@ -9,13 +10,12 @@ namespace prnn::decode_cuda {
 // of a stream; reads the symbol that was emitted.
 enum class Step : int { kNone, kBegin, kResume, kAdvance };
 
-// An utterance that is being searched. Every block of a group has the same ones and comes to the same decisions.
-struct Slot {
+// A predictor's state that is searched with.
+struct SlotState {
   int utterance;  // -1: none
-  int stream;     // its state's slot in the pool
+  int stream;     // where the state is in the pool
   int frame, length;
-  int in_frame;  // symbols emitted at this frame
-  int count;     // symbols emitted
+  int count;  // symbols emitted
   Step step;
   int symbol;       // the last one
   int node;         // of the bias
@@ -24,10 +24,21 @@ struct Slot {
   int context[PRNN_MAX_PREDICTOR_CONTEXT];
   double score;
 };
+
+// That of a greedy search: an utterance.
+struct Slot : SlotState {
+  static constexpr bool kHasParents = false;
+  int in_frame;  // symbols emitted at this frame
+
+  // The slot whose state it goes on from.
+  __device__ __forceinline__ int parent(int own) const { return own; }
+  // Where its state goes.
+  __device__ __forceinline__ int stream_after() const { return stream; }
+};
 static_assert(sizeof(Slot) <= kSlotBytes);
 
 // What a frame of an utterance says.
-struct Column {
+struct alignas(16) Column {
   int symbol;  // -1: a blank
   int duration;
   float log_prob, confidence, duration_log_prob, gain;

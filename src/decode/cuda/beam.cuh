@@ -1,0 +1,91 @@
+// The resident beam search: a frame of each utterance a round, with a slot for every hypothesis. A hypothesis that goes
+// on with a blank keeps its slot, and with it all that its predictor has; one with a symbol takes a slot that has
+// become free, and reads the state of its parent's. docs/decoder_kernel.md has the order of exchanges.
+#pragma once
+
+#include "decode/cuda/group.cuh"
+#include "decode/cuda/hypothesis.cuh"
+
+namespace prnn::decode_cuda {
+
+template <class T, int COLUMN_TILES>
+struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, COLUMN_TILES> {
+  using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, COLUMN_TILES>;
+  using Base::block, Base::floats, Base::gain, Base::group, Base::has_frame, Base::is_recurrent, Base::kColumns,
+      Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient, Base::round,
+      Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
+
+  ListPart* const lists;  // [column][list_parts + 1]
+  const int beam;
+
+  __device__ __forceinline__ BeamSearch(const BeamParams& params, char* shared)
+      : Base(params, shared),
+        lists(reinterpret_cast<ListPart*>(shared + params.shared.columns)),
+        beam(static_cast<int>(params.options.beam)) {}
+
+  // ---- utterances: beam_utterances.cuh ----
+
+  __device__ __forceinline__ void begin_utterance(Hypothesis* own, int n);
+  __device__ __forceinline__ void take_utterances();
+  __device__ __forceinline__ void write_hypothesis(const Hypothesis& h, int place) const;
+  __device__ __forceinline__ void end_utterance(Hypothesis* own, int place);
+  __device__ __forceinline__ HistoryEntry* history_of(int place) const {
+    return p.history + (static_cast<int64_t>(group) * p.utterances + place) * p.options.maxFrames * beam;
+  }
+
+  // ---- scores: beam_scores.cuh ----
+
+  // Of a column; those of its pieces of the output layer lie one after the other.
+  __device__ __forceinline__ ListPart* parts_of(int column) const {
+    const int64_t row = (static_cast<int64_t>(group) * 2 + round % 2) * kColumns + column;
+    return p.parts + row * p.entries * (p.list_parts + 1);
+  }
+  __device__ __forceinline__ ListPart* lists_of_round() const {
+    return p.lists + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * (p.list_parts + 1);
+  }
+  __device__ __forceinline__ int entry_of(int symbol) const { return symbol / kTileRows / p.tiles[kOutput].together; }
+
+  __device__ __forceinline__ void publish_list(ListPart* to, float log_sum, float blank, float pair, float value,
+                                               int symbol) const;
+  __device__ __forceinline__ void score_columns();
+  __device__ __forceinline__ bool merge_lists();
+  __device__ __forceinline__ void merge_column(const ListPart* parts, int column) const;
+  __device__ __forceinline__ bool gather_lists();
+
+  // ---- ways on: beam_take.cuh ----
+
+  __device__ __forceinline__ void find_pairs(Hypothesis* own) const;
+  __device__ __forceinline__ Way way_with_blank(const Hypothesis* own, int k, float all) const;
+  __device__ __forceinline__ int choose_ways(Hypothesis* own, Way& chosen, float& others);
+  __device__ __forceinline__ void take_ways(Hypothesis* own, int place, int count, const Way& way, float others);
+  __device__ __forceinline__ void take_frame(int place);
+
+  __device__ __forceinline__ void run() {
+    this->load_weights();
+    this->begin();
+    for (;;) {
+      if (warp == 0) take_utterances();
+      __syncthreads();
+      if (slots_that([](const Hypothesis& h) { return h.utterance >= 0; }) == 0) return;
+      if (!this->make_columns()) return;
+      score_columns();
+      if (!merge_lists() || !gather_lists()) return;
+      if (p.has_state) this->write_states();
+      __syncthreads();
+      for (int place = warp; place < p.utterances; place += kWarps) take_frame(place);
+      __syncthreads();
+    }
+  }
+};
+
+template <class T, int COLUMN_TILES>
+__global__ void __launch_bounds__(kThreads, 1) beam_kernel(const __grid_constant__ BeamParams params) {
+  extern __shared__ __align__(128) char memory[];
+  BeamSearch<T, COLUMN_TILES>(params, memory).run();
+}
+
+}  // namespace prnn::decode_cuda
+
+#include "decode/cuda/beam_scores.cuh"
+#include "decode/cuda/beam_take.cuh"
+#include "decode/cuda/beam_utterances.cuh"

@@ -1,0 +1,205 @@
+// The ways on from the hypotheses of an utterance and its frame, by a warp: as take_modified() of cpu/beam.cc.
+#pragma once
+
+#include "decode/cuda/beam.cuh"
+
+namespace prnn::decode_cuda {
+
+constexpr double kNoScore = -INFINITY;
+
+// log(exp(a) + exp(b)) for a >= b, a finite.
+__device__ __forceinline__ double add_to_larger(double a, double b) { return a + log1p(exp(b - a)); }
+
+// Two integers with the order of the number, which is no NaN.
+struct ScoreKey {
+  int high, low;
+
+  explicit __device__ __forceinline__ ScoreKey(double score) {
+    const long long bits = __double_as_longlong(score + 0.0);
+    const int sign = static_cast<int>(bits >> 63);
+    high = static_cast<int>(bits >> 32) ^ (sign & 0x7FFFFFFF);
+    low = static_cast<int>(bits) ^ sign ^ (-0x7FFFFFFF - 1);
+  }
+};
+
+// Which hypotheses of the utterance spell the same with a symbol as others do.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::find_pairs(Hypothesis* own) const {
+  constexpr unsigned long long kHashFactor = 0x9E3779B97F4A7C15;
+  const bool exists = lane < beam && own[lane].utterance >= 0;
+  const unsigned present = __ballot_sync(kWholeWarp, exists);
+  const unsigned long long hash = exists ? own[lane].hash : 0, with_symbol = hash * kHashFactor + 1;
+  int partner = -1, symbol = -1;
+  unsigned pairs = 0;
+#pragma unroll 1
+  for (int i = 0; i < beam; ++i) {
+    const unsigned long long other = hash - __shfl_sync(kWholeWarp, with_symbol, i);
+    const bool is_pair = exists && partner < 0 && (present >> i & 1) != 0 &&
+                         other < static_cast<unsigned long long>(p.model.classes) &&
+                         other != static_cast<unsigned long long>(p.model.blank);
+    if (is_pair) partner = i, symbol = static_cast<int>(other);
+    const unsigned longer = __ballot_sync(kWholeWarp, is_pair);
+    if (lane == i) pairs = longer;
+  }
+  if (lane >= beam) return;
+  own[lane].partner = partner;
+  own[lane].pair_symbol = symbol;
+  own[lane].pairs = pairs;
+}
+
+// That of the k-th hypothesis with the blank, or with it the way that spells the same, as one. `all`: the logarithm of
+// the sum of all exponentials of its column, if k is the lane's in half a warp.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ Way BeamSearch<T, COLUMN_TILES>::way_with_blank(const Hypothesis* own, int k,
+                                                                           float all) const {
+  const bool exists = k < beam && own[k].utterance >= 0;
+  const int partner = exists ? own[k].partner : -1;
+  const float all_of_partner = __shfl_sync(kWholeWarp, all, max(partner, 0));
+  Way way = {kNoScore, k, -1, 0};
+  if (!exists) return way;
+  const ListPart head = lists[(own - slots + k) * (p.list_parts + 1)];
+  if (fabsf(all) < INFINITY) way.score = own[k].score + (static_cast<double>(head.second) - static_cast<double>(all));
+  if (partner < 0 || !(fabsf(all_of_partner) < INFINITY)) return way;
+  const float value = __uint_as_float(head.more);
+  const double extended = own[partner].score + (static_cast<double>(value) - static_cast<double>(all_of_partner));
+  if (extended > way.score) {
+    way = {add_to_larger(extended, way.score), partner, own[k].pair_symbol, value};
+  } else if (way.score > kNoScore) {
+    way.score = add_to_larger(way.score, extended);
+  }
+  return way;
+}
+
+// The K best ways on, or as many as there are, in the first lanes; the best first. others: of the hypothesis of each,
+// the logarithm of the sum of the exponentials without the blank's.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ int BeamSearch<T, COLUMN_TILES>::choose_ways(Hypothesis* own, Way& chosen, float& others) {
+  const int k = lane % kMostBeam;
+  const bool exists = k < beam && own[k].utterance >= 0, has_symbols = lane < kMostBeam;
+  const ListPart* const list = lists + (own - slots + k) * (p.list_parts + 1);
+  float all = kNever, own_others = kNever;
+  if (exists) {
+    own_others = list[0].first;
+    all = add_logs(own_others, list[0].second);
+  }
+  Way way = way_with_blank(own, k, all);
+  int next = 0;
+  const auto take_symbol = [&] {
+    way = {kNoScore, k, 0, kNever};
+    if (!exists || next == beam || !(fabsf(all) < INFINITY)) return;
+    const ListPart part = list[1 + next / 2];
+    way.value = next % 2 == 0 ? part.first : part.second;
+    way.symbol = static_cast<int>(part.more >> next % 2 * 16 & 0xFFFF);
+    way.score = own[k].score + (static_cast<double>(way.value) - static_cast<double>(all));
+    ++next;
+  };
+  if (has_symbols) take_symbol();
+  constexpr int kLeast = -0x7FFFFFFF - 1, kMost = 0x7FFFFFFF;
+  int count = 0;
+#pragma unroll 1
+  for (; count < beam; ++count) {
+    const ScoreKey key(way.score);
+    const bool exists_way = way.score > kNoScore;
+    const int high = __reduce_max_sync(kWholeWarp, exists_way ? key.high : kLeast);
+    if (high == kLeast) break;
+    bool is_best = exists_way && key.high == high;
+    const int low = __reduce_max_sync(kWholeWarp, is_best ? key.low : kLeast);
+    is_best = is_best && key.low == low;
+    const int index = way.symbol < 0 ? static_cast<int>(p.model.blank) : way.symbol;
+    const int order = is_best ? own[way.from].rank << 16 | index : kMost;
+    const int first = __reduce_min_sync(kWholeWarp, order);
+    const int from = __ffs(static_cast<int>(__ballot_sync(kWholeWarp, order == first))) - 1;
+    const Way best = {__shfl_sync(kWholeWarp, way.score, from), __shfl_sync(kWholeWarp, way.from, from),
+                      __shfl_sync(kWholeWarp, way.symbol, from), __shfl_sync(kWholeWarp, way.value, from)};
+    if (lane == count) chosen = best;
+    if (lane == from) {
+      if (has_symbols) take_symbol();
+      if (!has_symbols) way.score = kNoScore;
+    }
+    __syncwarp();
+  }
+  others = __shfl_sync(kWholeWarp, own_others, chosen.from);
+  return count;
+}
+
+// Makes hypotheses of the ways that the first lanes have.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_ways(Hypothesis* own, int place, int count,
+                                                                       const Way& way, float others) {
+  const bool exists = lane < count, is_new = exists && way.symbol >= 0;
+  const unsigned below = (1u << lane) - 1, all_slots = (1u << beam) - 1;
+  unsigned stays = 0;
+  for (int i = 0; i < count; ++i) {
+    const int from = __shfl_sync(kWholeWarp, way.from, i);
+    if (__shfl_sync(kWholeWarp, way.symbol, i) < 0) stays |= 1u << from;
+  }
+  const unsigned free = all_slots & ~stays, all_new = __ballot_sync(kWholeWarp, is_new);
+  int to = way.from;
+  if (is_new) {
+    unsigned left = free;
+    for (int i = __popc(all_new & below); i > 0; --i) left &= left - 1;
+    to = __ffs(static_cast<int>(left)) - 1;
+  }
+  Hypothesis next{};
+  float confidence = 0;
+  if (exists) {
+    next = own[way.from];
+    if (is_new) {
+      const int parent = static_cast<int>(own - slots) + way.from;
+      confidence = way.value - gain(parent, way.symbol) - others;
+      next.parent_slot = parent;
+    }
+  }
+  __syncwarp();
+  if (lane < beam && (free >> lane & 1) != 0 && __popc(free & below) >= __popc(all_new)) own[lane].utterance = -1;
+  if (exists) {
+    const bool ends = next.frame + 1 >= next.length;
+    next.score = way.score;
+    next.rank = lane;
+    next.step = Step::kNone;
+    next.closes = ends && p.has_state;
+    if (is_new) {
+      const int entry = next.frame * beam + to;
+      if (writes(place)) history_of(place)[entry] = {next.history, way.symbol, next.frame, confidence};
+      next.history = entry;
+      ++next.count;
+      next.hash = next.hash * 0x9E3779B97F4A7C15 + static_cast<uint64_t>(way.symbol) + 1;
+      next.symbol = way.symbol;
+      next.step = Step::kAdvance;
+      if (p.bias.nodes > 0) next.node = p.bias.next[next.node * p.model.classes + way.symbol];
+    }
+    ++next.frame;
+    own[to] = next;
+    if (is_new && !is_recurrent()) {
+      int* const context = own[to].context;
+      for (int i = 0; i + 1 < p.model.context; ++i) context[i] = context[i + 1];
+      context[p.model.context - 1] = way.symbol;
+    }
+  }
+  __syncwarp();
+}
+
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_frame(int place) {
+  Hypothesis* const own = slots + place * beam;
+  const unsigned present = __ballot_sync(kWholeWarp, lane < beam && own[lane].utterance >= 0);
+  if (present == 0) return;
+  const Hypothesis& any = own[__ffs(static_cast<int>(present)) - 1];
+  if (any.closes != 0) return end_utterance(own, place);
+  const bool ends = any.frame + 1 >= any.length && !p.has_state;
+  Way way{};
+  float others = 0;
+  const int count = choose_ways(own, way, others);
+  if (count > 0) {
+    take_ways(own, place, count, way, others);
+    if (!ends) return find_pairs(own);
+  } else if (lane < beam && own[lane].utterance >= 0) {  // the last ones, of which the most probable stands for all
+    own[lane].is_dead = 1;
+    own[lane].score = kNoScore;
+    if (own[lane].rank > 0) own[lane].utterance = -1;
+  }
+  __syncwarp();
+  end_utterance(own, place);
+}
+
+}  // namespace prnn::decode_cuda

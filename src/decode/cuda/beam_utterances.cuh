@@ -1,0 +1,123 @@
+// How utterances begin and end in a beam search, by a warp.
+#pragma once
+
+#include "decode/cuda/beam.cuh"
+
+namespace prnn::decode_cuda {
+
+// The n-th of the batch; without a hypothesis in its state, one stands for all that there were.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::begin_utterance(Hypothesis* own, int n) {
+  const int frames = static_cast<int>(p.options.maxFrames);
+  const int pool = (p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n) * beam;
+  const bool has_begun = p.has_state && p.state.ahead[pool] >= 0;
+  double score = lane == 0 ? 0 : kNoScore;
+  if (has_begun) score = lane < beam ? p.state.score[pool + lane] : kNoScore;
+  bool exists = score > kNoScore;
+  const bool is_dead = __ballot_sync(kWholeWarp, exists) == 0;
+  if (is_dead) {
+    exists = lane == 0;
+    score = kNoScore;
+  }
+  int rank = 0;
+  for (int i = 0; i < beam; ++i) {
+    const double other = __shfl_sync(kWholeWarp, score, i);
+    rank += other > score || (other == score && i < lane);
+  }
+  if (lane < beam) own[lane].utterance = -1;
+  __syncwarp();
+  if (exists) {
+    Hypothesis& h = own[rank];
+    h = {};
+    h.utterance = n;
+    h.pool = pool;
+    h.rank = rank;
+    h.history = -1;
+    h.score = score;
+    h.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
+    h.is_dead = is_dead;
+    h.closes = h.length == 0 || is_dead;
+    h.has_changed = !is_dead;
+    h.symbol = static_cast<int>(p.model.blank);
+    h.step = is_dead ? Step::kNone : has_begun ? Step::kResume : Step::kBegin;
+    const bool resumes = h.step == Step::kResume;
+    if (resumes) {
+      h.stream = pool + lane;
+      h.origin = lane;
+      h.hash = p.state.hash[h.stream];
+      if (p.bias.nodes > 0) h.node = p.state.node[h.stream];
+    }
+    if (!is_recurrent()) {
+      for (int i = 0; i < p.model.context; ++i)
+        h.context[i] = resumes ? p.state.context[h.stream * p.model.context + i] : h.symbol;
+    }
+  }
+  __syncwarp();
+  find_pairs(own);
+}
+
+// By the first warp: places without an utterance take the next ones of the group.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_utterances() {
+  if (next_utterance >= p.options.batch) return;
+  const unsigned used = slots_that([](const Hypothesis& h) { return h.utterance >= 0; });
+  for (int place = 0; place < p.utterances && next_utterance < p.options.batch; ++place) {
+    if ((used >> place * beam & ((1u << beam) - 1)) != 0) continue;
+    begin_utterance(slots + place * beam, next_utterance);
+    next_utterance += p.sizes.replicas;
+  }
+}
+
+// What was found of a hypothesis, and its state but for its layers.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::write_hypothesis(const Hypothesis& h, int place) const {
+  const int64_t row = static_cast<int64_t>(h.utterance) * beam + h.rank;
+  p.outputs.counts[row] = h.count;
+  p.outputs.scores[row] = h.score;
+  if (p.outputs.origins != nullptr) p.outputs.origins[row] = h.origin;
+  const HistoryEntry* const history = history_of(place);
+  int64_t at = row * p.options.maxFrames + h.count;
+  for (int i = h.history; i >= 0; i = history[i].before) {
+    const HistoryEntry entry = history[i];
+    p.outputs.symbols[--at] = entry.symbol;
+    if (p.outputs.frames != nullptr) p.outputs.frames[at] = entry.frame;
+    if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = entry.confidence;
+  }
+  if (!p.has_state) return;
+  const int stream = h.stream_after();
+  p.state.score[stream] = h.score;
+  p.state.ahead[stream] = 0;
+  if (h.is_dead != 0) return;
+  p.state.hash[stream] = h.hash;
+  if (p.bias.nodes > 0) p.state.node[stream] = h.node;
+  if (!is_recurrent()) {
+    for (int i = 0; i < p.model.context; ++i) p.state.context[stream * p.model.context + i] = h.context[i];
+  }
+}
+
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::end_utterance(Hypothesis* own, int place) {
+  const bool exists = lane < beam && own[lane].utterance >= 0;
+  const unsigned present = __ballot_sync(kWholeWarp, exists);
+  const Hypothesis& any = own[__ffs(static_cast<int>(present)) - 1];
+  const int utterance = any.utterance, pool = any.pool;
+  if (writes(place)) {
+    if (exists) write_hypothesis(own[lane], place);
+    if (lane < beam && lane >= __popc(present)) {  // the rest of the K
+      const int64_t row = static_cast<int64_t>(utterance) * beam + lane;
+      p.outputs.counts[row] = 0;
+      p.outputs.scores[row] = kNoScore;
+      if (p.outputs.origins != nullptr) p.outputs.origins[row] = 0;
+      if (p.has_state) {
+        p.state.score[pool + lane] = kNoScore;
+        p.state.ahead[pool + lane] = 0;
+      }
+    }
+  }
+  __syncwarp();
+  if (lane >= beam) return;
+  own[lane].utterance = -1;
+  own[lane].closes = 0;
+}
+
+}  // namespace prnn::decode_cuda

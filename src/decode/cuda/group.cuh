@@ -1,0 +1,201 @@
+// What the resident searches have in common: a group of blocks that holds a whole predictor and joiner, the slots of
+// its predictor states, and the columns of its output layer. docs/decoder_kernel.md has the order of exchanges and why
+// each array may be written again when it is.
+#pragma once
+
+#include <cmath>
+
+#include "decode/cuda/exchange.cuh"
+#include "decode/cuda/product.cuh"
+#include "decode/cuda/slot.cuh"
+#include "decode/cuda/summary.cuh"
+#include "rnn/cuda/common/cell.cuh"
+
+namespace prnn::decode_cuda {
+
+// PARAMS: SearchParams or BeamParams. SLOT: a SlotState and what a search adds. SLOT_TILES: column tiles of slots.
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+struct Group {
+  static constexpr Digits kDigits = digits_of<T>();
+  static constexpr int kPerWord = Element<T>::kPerWord;
+  static constexpr int kColumns = COLUMN_TILES * kTileColumns;
+  static constexpr int kResultsStride = kColumns + 1;  // of the output layer's, odd against bank conflicts
+  static constexpr int kSlotRoom = SLOT_TILES * kTileColumns;
+  static constexpr int kGatesStride = kSlotRoom + 1;
+
+  struct alignas(4 * sizeof(T)) Gates {
+    T of[4];
+  };
+
+  const PARAMS& p;
+  char* const memory;
+  const int group, block, warp, lane;
+  BlockTiles* const tiles;  // [matrix]
+  SLOT* const slots;
+  int next_utterance;  // of the threads that take utterances
+  uint32_t round = 0;
+  bool timed_out = false;
+
+  __device__ __forceinline__ Group(const PARAMS& params, char* shared)
+      : p(params),
+        memory(shared),
+        group(blockIdx.x / params.blocks),
+        block(blockIdx.x % params.blocks),
+        warp(threadIdx.x / 32),
+        lane(threadIdx.x % 32),
+        tiles(reinterpret_cast<BlockTiles*>(shared + params.shared.tiles)),
+        slots(reinterpret_cast<SLOT*>(shared + params.shared.slots)),
+        next_utterance(group) {}
+
+  static __device__ __forceinline__ int quotient(int number, const Divisor& by) {
+    return by.factor == 0 ? number : static_cast<int>(__umulhi(static_cast<unsigned>(number), by.factor));
+  }
+  __device__ __forceinline__ int slot_of(int column) const { return quotient(column, p.frames_of_slot); }
+
+  __device__ __forceinline__ float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
+  __device__ __forceinline__ float4* sums() const { return reinterpret_cast<float4*>(memory + p.shared.sums); }
+  __device__ __forceinline__ bool is_recurrent() const { return p.layers > 0; }
+  __device__ __forceinline__ int top() const { return p.layers > 1 ? 1 : 0; }
+  __device__ __forceinline__ int words(int elements) const { return elements / kPerWord; }
+  // Whose results this block writes: a slot's, or those of what a search has instead.
+  __device__ __forceinline__ bool writes(int slot) const { return block == slot % p.blocks; }
+  __device__ __forceinline__ bool advances(int s) const {
+    return slots[s].step == Step::kBegin || slots[s].step == Step::kAdvance;
+  }
+  __device__ __forceinline__ const BlockTiles& units_of(int layer) const {
+    return tiles[layer == 0 ? kRecurrent : kUpperRecurrent];
+  }
+  // The slots of which something is true, a bit each; by whole warps.
+  template <class Is>
+  __device__ __forceinline__ unsigned slots_that(const Is& is) const {
+    return __ballot_sync(kWholeWarp, lane < p.slots && is(slots[lane]));
+  }
+
+  // ---- before the first round ----
+
+  __device__ __forceinline__ void load_weights() {
+    if (threadIdx.x == 0) {
+      const uint4* shared = reinterpret_cast<const uint4*>(memory + p.shared.weights);
+      int room = p.weight_bytes / static_cast<int>(sizeof(uint4));
+#pragma unroll 1
+      for (int m = 0; m < kMatrices; ++m) {
+        const int vecs = p.tiles[m].k_tiles * kTileVecs;
+        const Share share = share_of(p.tiles[m], p.blocks, block);
+        const int resident = min(share.count, room / vecs);
+        tiles[m] = {share, p.tiles[m].k_tiles, resident, shared,
+                    p.prepared.fragments[m] + static_cast<int64_t>(share.first) * vecs};
+        shared += resident * vecs;
+        room -= resident * vecs;
+      }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int m = 0; m < kMatrices; ++m) {
+      const BlockTiles& own = tiles[m];
+      uint4* const to = const_cast<uint4*>(own.shared);
+      for (int i = threadIdx.x; i < own.resident * own.k_tiles * kTileVecs; i += kThreads) to[i] = own.global[i];
+    }
+  }
+
+  __device__ __forceinline__ void begin() {
+    // Columns beyond the sizes of the layers stay zero, and what is multiplied without being used is a number.
+    for (int i = p.shared.activations + 4 * threadIdx.x; i < p.shared.sums; i += 4 * kThreads)
+      *reinterpret_cast<uint32_t*>(memory + i) = 0;
+#pragma unroll 1
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const int units = units_of(layer).share.count * kTileUnits;
+      for (int i = threadIdx.x; i < units * kSlotRoom; i += kThreads) floats(p.shared.cells[layer])[i] = 0;
+    }
+    const Share output = tiles[kOutput].share;
+    for (int i = threadIdx.x; i < output.count * kTileRows; i += kThreads)
+      floats(p.shared.output_bias)[i] = p.prepared.output_bias[output.first * kTileRows + i];
+    if (threadIdx.x < kSlotRoom) {
+      slots[threadIdx.x] = {};
+      slots[threadIdx.x].utterance = -1;
+    }
+    __syncthreads();
+  }
+
+  // ---- states ----
+
+  __device__ __forceinline__ bool is_live(int s) const { return slots[s].utterance >= 0 && !slots[s].closes; }
+
+  // Writes the states of utterances that end, each block its own units.
+  __device__ __forceinline__ void write_states() {
+#pragma unroll 1
+    for (int layer = 0; layer < p.layers; ++layer) {
+      const Share own = units_of(layer).share;
+      for (int i = threadIdx.x; i < own.count * kTileUnits * p.slots; i += kThreads) {
+        const int s = i % p.slots, own_unit = i / p.slots, unit = own.first * kTileUnits + own_unit;
+        if (!slots[s].closes || !slots[s].has_changed || unit >= p.model.hiddenSize) continue;
+        const int64_t at =
+            (static_cast<int64_t>(slots[s].stream_after()) * p.layers + layer) * p.model.hiddenSize + unit;
+        static_cast<T*>(p.state.h)[at] = reinterpret_cast<const T*>(state_row(layer, s))[unit];
+        if (p.model.predictor == PRNN_PREDICTOR_LSTM)
+          static_cast<float*>(p.state.c)[at] = floats(p.shared.cells[layer])[own_unit * kSlotRoom + s];
+      }
+    }
+  }
+
+  // ---- the predictor: group_predictor.cuh ----
+
+  __device__ __forceinline__ char* state_row(int layer, int s) const {
+    return memory + p.shared.states[layer] + s * p.state_stride;
+  }
+
+  template <prnnRNNMode_t MODE>
+  __device__ __forceinline__ void step_cells(int layer);
+  __device__ __forceinline__ void publish_elements(TaggedWord* rows, int row_words, int s, int element, float value,
+                                                   bool valid) const;
+  __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, const Divisor& pieces, char* to, int stride,
+                                              unsigned wanted);
+  __device__ __forceinline__ bool step_layer(int layer, unsigned advancing);
+  __device__ __forceinline__ void resume_states();
+  __device__ __forceinline__ void sum_embeddings();
+  __device__ __forceinline__ void multiply_states(int matrix, int layer, int results);
+  __device__ __forceinline__ bool step_predictors();
+  __device__ __forceinline__ void publish_projections(TaggedWord* published, int row_words, unsigned projected) const;
+
+  // ---- the output layer's input: group_columns.cuh ----
+
+  __device__ __forceinline__ char* column_row(int column) const {
+    return memory + p.shared.activations + column * p.joiner_stride;
+  }
+
+  __device__ __forceinline__ bool has_frame(int column) const {
+    const int s = slot_of(column);
+    return s < p.slots && is_live(s) && slots[s].frame + column - s * p.window < slots[s].length;
+  }
+
+  __device__ __forceinline__ void copy_frames();
+  template <bool RELU>
+  static __device__ __forceinline__ uint32_t activate_word(uint32_t frame, uint32_t projection);
+  template <bool RELU>
+  __device__ __forceinline__ void activate_with();
+  __device__ __forceinline__ void activate_columns();
+
+  // What the bias gives a symbol after the slot of a column.
+  __device__ __forceinline__ float gain(int column, int symbol) const {
+    if (p.bias.nodes == 0) return 0;
+    const int s = slot_of(column);
+    if (s >= p.slots || symbol == p.model.blank) return 0;
+    return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + symbol];
+  }
+
+  // Up to the output layer's input: starts the copies of frames, and steps the predictors meanwhile. False: give up.
+  __device__ __forceinline__ bool make_columns() {
+    ++round;
+    copy_frames();
+    const bool steps = slots_that([](const SLOT& slot) { return slot.step != Step::kNone; }) != 0;
+    if (steps && !step_predictors()) return false;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    activate_columns();
+    return true;
+  }
+};
+
+}  // namespace prnn::decode_cuda
+
+#include "decode/cuda/group_columns.cuh"
+#include "decode/cuda/group_predictor.cuh"

@@ -1,0 +1,72 @@
+// The output layer's input: frames and projections, activated.
+#pragma once
+
+#include "decode/cuda/group.cuh"
+
+namespace prnn::decode_cuda {
+
+// Starts to copy the frames of the round's windows. After an utterance's last frame comes that frame again.
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::copy_frames() {
+  const int joiner = static_cast<int>(p.model.joinerSize);
+  constexpr int kPerCopy = 16 / sizeof(T);
+  for (int column = warp; column < p.slots * p.window; column += kWarps) {
+    const int s = slot_of(column);
+    if (!is_live(s)) continue;
+    const int frame = min(slots[s].frame + column - s * p.window, slots[s].length - 1);
+    const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
+    const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner;
+    T* const to = reinterpret_cast<T*>(column_row(column));
+    if (p.copies_frames) {
+      for (int i = lane * kPerCopy; i < joiner; i += 32 * kPerCopy) {
+        asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
+      }
+    } else {
+      for (int i = lane; i < joiner; i += 32) to[i] = from[i];
+    }
+  }
+}
+
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+template <bool RELU>
+__device__ __forceinline__ uint32_t
+Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::activate_word(uint32_t frame, uint32_t projection) {
+  const T* const frames = reinterpret_cast<const T*>(&frame);
+  const T* const projections = reinterpret_cast<const T*>(&projection);
+  float value[2] = {0, 0};
+#pragma unroll
+  for (int k = 0; k < kPerWord; ++k) {
+    const float x = Element<T>::to_float(frames[k]) + Element<T>::to_float(projections[k]);
+    value[k] = RELU ? (x < 0 ? 0 : x) : hyperbolic_tangent<kDigits>(x);  // NaN stays NaN
+  }
+  return Element<T>::pack(value[0], value[1]);
+}
+
+// From frames and projections to the output layer's input, in place. The activation is not chosen element by element:
+// such branches keep the elements of a piece from being computed side by side.
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+template <bool RELU>
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::activate_with() {
+  const int pieces = static_cast<int>(p.activation_pieces.divisor);
+  for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
+    const int column = quotient(i, p.activation_pieces), piece = i - column * pieces, s = slot_of(column);
+    if (!is_live(s)) continue;
+    uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + piece;
+    const uint4 x = *at;
+    const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[piece];
+    *at = {activate_word<RELU>(x.x, g.x), activate_word<RELU>(x.y, g.y), activate_word<RELU>(x.z, g.z),
+           activate_word<RELU>(x.w, g.w)};
+  }
+}
+
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::activate_columns() {
+  if (p.model.activation == PRNN_JOINT_RELU) {
+    activate_with<true>();
+  } else {
+    activate_with<false>();
+  }
+  __syncthreads();
+}
+
+}  // namespace prnn::decode_cuda

@@ -1,0 +1,79 @@
+// The same of a beam search.
+//
+//     run_beam groups=1 blocks=4 utterances=2 shared=60000 seed=1 call.bin found.bin
+#include "decode_call.h"
+
+#include "decode/cuda/beam_bfloat16.cu"
+#include "decode/cuda/beam_float.cu"
+
+namespace prnn::decode_cuda {
+namespace {
+
+int run(const Words& words, const char* call_name, const char* found_name) {
+  CallFile file(call_name);
+  const auto model = file.structure<prnnTransducerModel_t>();
+  TransducerBeamArgs args{};
+  args.options = file.structure<prnnTransducerBeamOptions_t>();
+  const prnnTransducerWeights_t weights = read_weights(file);
+  prnnTransducerBias_t bias{};
+  args.inputs = read_inputs(file, model, bias);
+  prnnTransducerBeamState_t state{};
+  file.read(state.slots);
+  const size_t first_written = file.arrays.size();
+  file.read(state.ahead);
+  file.read(state.h);
+  file.read(state.c);
+  file.read(state.context);
+  file.read(state.node);
+  file.read(state.score);
+  file.read(state.hash);
+  if (state.ahead != nullptr) args.state = &state;
+  file.read(args.outputs.symbols);
+  file.read(args.outputs.counts);
+  file.read(args.outputs.origins);
+  file.read(args.outputs.frames);
+  file.read(args.outputs.confidences);
+  file.read(args.outputs.scores);
+
+  SearchPlan plan;
+  BatchPlan batch = words.batch;
+  const int64_t utterances = args.options.batch, of_group = (utterances + batch.groups - 1) / batch.groups;
+  batch.groups = static_cast<int>(std::min<int64_t>(batch.groups, utterances));
+  batch.beam = static_cast<int>(args.options.beam);
+  const int most = kMostColumnTiles * kTileColumns / batch.beam;
+  batch.utterances = static_cast<int>(std::min<int64_t>({of_group, most, std::max(batch.utterances, 1)}));
+  batch.column_tiles = column_tiles_of(batch.utterances * batch.beam);
+  if (!plan_search(model, batch.groups * batch.blocks, words.shared_bytes, plan) || !complete(plan, batch)) {
+    std::printf("does not fit\n");
+    return 1;
+  }
+  print(batch);
+  Array prepared = prepare(model, plan, weights);
+  args.prepared = prepared.data();
+  auto params = params_of<BeamParams>(model, plan, batch, args);
+  Arena size(nullptr);
+  cut_exchange(plan, batch, size, params);
+  const size_t exchange_bytes = size.size();
+  cut_history(batch, args.options.maxFrames, size, params);
+  Array workspace = Array::of_bytes(size.size(), 0xFF);
+  std::memset(workspace.data(), 0, exchange_bytes);
+  Arena arena(workspace.data());
+  cut_exchange(plan, batch, arena, params);
+  cut_history(batch, args.options.maxFrames, arena, params);
+  follow(file, first_written, workspace, exchange_bytes);
+  int timed_out = 0;
+  params.timed_out = &timed_out;
+  const cudaError_t error = with_model(
+      model, [&](auto type) { return run_beam_search<decltype(type)>(params, batch.column_tiles, nullptr); });
+  if (error != cudaSuccess || timed_out != 0) {
+    std::printf("the kernel does not end\n");
+    return 2;
+  }
+  write(file, first_written, found_name);
+  return 0;
+}
+
+}  // namespace
+}  // namespace prnn::decode_cuda
+
+int main(int count, char** words) { return prnn::decode_cuda::run({count, words}, words[count - 2], words[count - 1]); }

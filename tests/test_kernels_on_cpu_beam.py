@@ -1,0 +1,167 @@
+"""The resident beam search: the kernels' own source, run on the CPU under random schedules, finds what the library's
+beam search on the CPU does."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from decode_case import DecodeCase, assert_beams
+from kernels_on_cpu import build
+from kernels_on_cpu.build import Builder, Edit, first_of_each, is_found
+from kernels_on_cpu.decode import beam_search
+
+pytestmark = build.marks("kernels_on_cpu_beam")
+
+TOLERANCE = 2e-4
+MODELS: list[dict[str, Any]] = [
+    {},
+    {"layers": 2, "blank": 4, "activation": "relu"},
+    {"predictor": "gru", "layers": 2, "hidden": 33, "joiner": 64},
+    {"predictor": "stateless", "context": 3, "classes": 90, "blank": 89},
+    {"classes": 300, "hidden": 40, "joiner": 48, "blank": 150},
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return Builder(tmp_path_factory, "-fsanitize=undefined", "-fno-sanitize-recover=undefined").run_beam("beam")
+
+
+def make_case(dtype: torch.dtype = torch.float32, **options: Any) -> DecodeCase:
+    case = DecodeCase(dtype=dtype, projected=True, **options)
+    assert case.weights["outputBias"] is not None
+    case.weights["outputBias"][case.blank] += 1.5
+    return case
+
+
+@pytest.mark.parametrize(
+    ("beam", "options"),
+    first_of_each(lambda beam, options: beam, [(beam, o) for beam in (4, 1, 7, 16) for o in MODELS]),
+    ids=str,
+)
+def test_as_on_the_cpu(program: pathlib.Path, beam: int, options: dict[str, Any]) -> None:
+    case = make_case(**options)
+    frames, lengths = case.frames(4, 11), [11, 0, 1, 9]
+    found = beam_search(program, case, frames, lengths, beam, blocks=3, utterances=2)
+    assert_beams(found, case.beam_search(frames, lengths, beam), TOLERANCE)
+
+
+@pytest.mark.parametrize("options", MODELS[1:], ids=str)
+def test_models(program: pathlib.Path, options: dict[str, Any]) -> None:
+    case = make_case(**options)
+    frames, lengths = case.frames(2, 8), [8, 7]
+    found = beam_search(program, case, frames, lengths, 3, blocks=2, utterances=2)
+    assert_beams(found, case.beam_search(frames, lengths, 3), TOLERANCE)
+
+
+def test_results_do_not_depend_on_the_batch(program: pathlib.Path) -> None:
+    case = make_case(torch.bfloat16, classes=150)
+    frames, lengths = case.frames(7, 13), [13, 7, 0, 1, 13, 12, 5]
+    together = beam_search(program, case, frames, lengths, 3, blocks=2, utterances=10)
+    for n in (0, 3, 5):
+        alone = beam_search(program, case, frames[n : n + 1], lengths[n : n + 1], 3, blocks=1 + n, seed=n)
+        assert alone == [together[n]]
+    for groups, blocks, utterances in ((2, 3, 1), (4, 1, 2), (1, 4, 5)):
+        where = {"groups": groups, "blocks": blocks, "utterances": utterances, "seed": 3}
+        assert beam_search(program, case, frames, lengths, 3, **where) == together
+
+
+def make_bias(case: DecodeCase) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    after = torch.randint(0, 4, (4, case.classes), generator=generator, dtype=torch.int32)
+    return after, 2 * torch.randn(4, case.classes, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("options", "biased"),
+    [({}, True), ({"layers": 2}, False), ({"predictor": "gru"}, False), ({"predictor": "stateless"}, True)],
+    ids=str,
+)
+def test_streams(program: pathlib.Path, options: dict[str, Any], biased: bool) -> None:
+    case, slots = make_case(**options), [4, 0, 2]
+    frames, bias = case.frames(3, 12), make_bias(case) if biased else None
+    own, expected = case.beam_state(5, 4), case.beam_state(5, 4)
+    for state in (own, expected):
+        if biased:
+            state["node"] = torch.full((5, 4), -5, dtype=torch.int32)
+    on_cpu = expected | {"slots": torch.tensor(slots, dtype=torch.int32)}
+    for first, last, lengths in ((0, 4, None), (4, 5, [1, 0, 1]), (5, 12, [7, 3, 0])):
+        chunk = frames[:, first:last]
+        found = beam_search(program, case, chunk, lengths, state=own, bias=bias, slots=slots, seed=first, blocks=3)
+        wanted = case.beam_search(chunk, lengths, state=on_cpu, bias=bias)
+        assert_beams(found, wanted, TOLERANCE)
+        for name, values in expected.items():
+            for slot, hypotheses in zip(slots, wanted, strict=True):
+                some = own[name][slot, : len(hypotheses)], values[slot, : len(hypotheses)]
+                torch.testing.assert_close(*some, rtol=0, atol=10 * TOLERANCE)
+    for state in (own, expected):
+        assert (state["ahead"][1::2] == -1).all()
+
+
+def test_a_bias(program: pathlib.Path) -> None:
+    for options in ({}, {"predictor": "stateless", "blank": 6}):
+        case = make_case(**options)
+        frames, bias = case.frames(3, 10), make_bias(case)
+        found = beam_search(program, case, frames, bias=bias, utterances=3)
+        assert_beams(found, case.beam_search(frames, bias=bias), TOLERANCE)
+
+
+def test_equal_scores(program: pathlib.Path) -> None:
+    """Every symbol is as probable as every other: of equal hypotheses, those first in order stay."""
+    case = DecodeCase(dtype=torch.float32, projected=True)
+    for name in ("outputWeight", "outputBias"):
+        case.weights[name].zero_()  # type: ignore[union-attr]
+    frames = case.frames(2, 7)
+    assert_beams(beam_search(program, case, frames, utterances=2), case.beam_search(frames), TOLERANCE)
+
+
+def test_scores_that_are_no_numbers(program: pathlib.Path) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        case = make_case(activation="relu")
+        frames = case.frames(3, 7)
+        frames[0, 4] = frames[2, 0] = value
+        for state in (False, True):
+            own, expected = (case.beam_state(3, 4) if state else None for _ in range(2))
+            found = beam_search(program, case, frames, utterances=2, state=own)
+            assert_beams(found, case.beam_search(frames, state=expected), TOLERANCE)
+            if own is not None and expected is not None:
+                torch.testing.assert_close(own["score"], expected["score"], rtol=0, atol=10 * TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def plain_builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(tmp_path_factory)
+
+
+def unordered(program: pathlib.Path, options: dict[str, Any], streams: bool = False) -> list[tuple[str, str]]:
+    """Pairs of accesses without an order in a search, of whole utterances or of streams."""
+    case, found = make_case(torch.bfloat16, **options), []
+    frames, state = case.frames(4, 6), case.beam_state(4, 3) if streams else None
+    beam_search(program, case, frames, [6, 0, 1, 6], 3, blocks=3, utterances=2, state=state, unordered=found)
+    return found
+
+
+def test_accesses_are_ordered(plain_builder: Builder) -> None:
+    """But for a GRU's states, as in greedy search."""
+    program = plain_builder.run_beam("ordered", order=True)
+    for options in MODELS[:4]:
+        for streams in (False, True):
+            pairs = unordered(program, options, streams)
+            if options.get("predictor") == "gru":
+                pairs = [p for p in pairs if "step_cells<PRNN_GRU>" not in p[0] or "gather_rows(" not in p[1]]
+            assert pairs == [], (options, streams)
+
+
+@pytest.mark.full
+def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
+    """Between the lists that a block gathers and what it takes of them."""
+    file = "decode/cuda/beam_scores.cuh"
+    old = "p.timed_out, timed_out);\n  return __syncthreads_or(timed_out) == 0;\n"
+    edit = Edit(file, old, "p.timed_out, timed_out);\n  return true;\n")
+    other = Edit("decode/cuda/beam.cuh", "      __syncthreads();\n      for (int place", "      for (int place")
+    pairs = unordered(plain_builder.run_beam("unordered", (edit, other), order=True), {})
+    assert is_found("write reinterpret_cast<TwoLongs*>(lists)", "read ", pairs)
