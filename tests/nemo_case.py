@@ -2,6 +2,7 @@
 part of the batch at a time, and greedy searches of one utterance after the other."""
 
 import dataclasses
+import functools
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -120,13 +121,13 @@ class BatchedHyps:
     ) -> None:
         assert init_length > 0
         shape, self.with_durations = (batch_size, init_length), with_durations
-        self.current_lengths = torch.zeros(batch_size, dtype=torch.long)
-        self.transcript, self.timestamps = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
-        self.token_durations = torch.zeros(shape, dtype=torch.long) if with_durations else None
-        self.scores = torch.zeros(batch_size, dtype=float_dtype)
-        self.last_nb_timestamp = torch.full((batch_size,), -1)
-        self.last_nb_timestamp_lasts = torch.zeros(batch_size, dtype=torch.long)
-        self.last_nb_labels = torch.full((batch_size,), -1)
+        zeros = functools.partial(torch.zeros, dtype=torch.long, device=device)
+        self.current_lengths = zeros(batch_size)
+        self.transcript, self.timestamps = zeros(shape), zeros(shape)
+        self.token_durations = zeros(shape) if with_durations else None
+        self.scores = zeros(batch_size, dtype=float_dtype)
+        self.last_nb_timestamp, self.last_nb_labels = zeros(batch_size) - 1, zeros(batch_size) - 1
+        self.last_nb_timestamp_lasts = zeros(batch_size)
 
     def get_last_labels(self, pad_id: int) -> Tensor:
         return torch.where(self.last_nb_labels != -1, self.last_nb_labels, pad_id)

@@ -36,15 +36,16 @@ LOSSES: dict[str, tuple[nn.Module, int]] = {
 }
 
 
-def losses_of(joint: Any, compute_wer: bool = True) -> tuple[Any, list[Tensor]]:
+def losses_of(joint: Any, compute_wer: bool = True, device: str = "cpu") -> tuple[Any, list[Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    encoder, decoder = (torch.randn(3, case.SIZE, n, generator=generator, requires_grad=True) for n in (9, 6))
+    data = [torch.randn(3, case.SIZE, n, generator=generator) for n in (9, 6)]
+    encoder, decoder = (x.to(device).requires_grad_() for x in data)
     found = joint(
         encoder_outputs=encoder,
         decoder_outputs=decoder,
-        encoder_lengths=torch.tensor([7, 4, 6]),
-        transcripts=torch.randint(0, case.VOCABULARY, (3, 5), generator=generator),
-        transcript_lengths=torch.tensor([4, 2, 1]),
+        encoder_lengths=torch.tensor([7, 4, 6], device=device),
+        transcripts=torch.randint(0, case.VOCABULARY, (3, 5), generator=generator).to(device),
+        transcript_lengths=torch.tensor([4, 2, 1], device=device),
         compute_wer=compute_wer,
     )
     gradients = torch.autograd.grad(found[0].sum(), [encoder, decoder, *joint.parameters()])

@@ -8,16 +8,23 @@ import sys
 
 import pytest
 
-
-@pytest.mark.skipif(
+needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
     reason="transformers, which the tests' environment need not have, is not installed",
 )
-def test_small_models() -> None:
-    """Losses, gradients and generated symbols; checkpointing, autocast, a compiled encoder, DistributedDataParallel.
-    In a process of its own, since all of Transformers' models change with the installation."""
+
+
+def check_small_models(device: str) -> None:
+    """In a process of its own, since all of Transformers' models change with the installation."""
     program = pathlib.Path(__file__).with_name("transformers_program.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, program, device]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("OK\n")
+
+
+@needs_transformers
+def test_small_models() -> None:
+    """Losses, gradients and generated symbols; checkpointing, autocast, a compiled encoder, DistributedDataParallel."""
+    check_small_models("cpu")

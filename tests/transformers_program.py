@@ -1,7 +1,8 @@
-"""Small random models of Transformers' four transducers with prnn in them; prints OK. Run by
-tests/test_transformers_models.py."""
+"""Small random models of Transformers' four transducers with prnn in them, on the device of the first argument; prints
+OK. Run by tests/test_transformers_models.py and tests/test_transformers_models_cuda.py."""
 
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -10,7 +11,9 @@ import transformers
 from torch import Tensor, nn
 
 import prnn.compat
+from prnn.compat import _transformers_search
 
+DEVICE = torch.device(sys.argv[1])
 CLASSES = ("ParakeetForRNNT", "ParakeetForTDT", "NemotronAsrStreamingForRNNT", "Nemotron3_5AsrForRNNT")
 PAD, BLANK, FRAMES = 2, 19, (120, 100, 77)
 
@@ -35,10 +38,10 @@ def make(name: str) -> Any:
     model.generation_config.decoder_start_token_id = BLANK
     with torch.no_grad():  # symbols of all kinds, not blanks alone, and no logit of a duration above all others
         for parameter in model.parameters():
-            parameter *= 6 if parameter.dim() > 1 and parameter.shape[-1] == 24 else 1
+            parameter *= 4 if parameter.dim() > 1 and parameter.shape[-1] == 24 else 1
         model.encoder_projector.weight *= 8
         model.joint.head.bias[BLANK + 1 :] -= 20
-    return model.train()
+    return model.to(DEVICE).train()
 
 
 def batch(name: str) -> dict[str, Tensor]:
@@ -46,12 +49,13 @@ def batch(name: str) -> dict[str, Tensor]:
     mask = (torch.arange(FRAMES[0]) < torch.tensor(FRAMES)[:, None]).long()
     labels = torch.randint(3, BLANK, (3, 5), generator=generator)
     labels[1, 3:] = BLANK if name == "ParakeetForRNNT" else PAD
-    return {
+    given = {
         "input_features": torch.randn(3, FRAMES[0], 80, generator=generator),
         "attention_mask": mask,
         "decoder_input_ids": torch.cat([torch.full((3, 1), BLANK), labels], 1),
         "labels": labels,
     }
+    return {name: value.to(DEVICE) for name, value in given.items()}
 
 
 def step(model: Any, given: dict[str, Tensor], is_fused: bool = True, **options: Any) -> Tensor:
@@ -88,7 +92,7 @@ def check(name: str, reference: dict[str, Any]) -> None:
     checkpointed.activation_checkpointing_enable()
     torch.testing.assert_close(step(checkpointed, given), loss)
     torch.testing.assert_close(gradients(checkpointed), slopes)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE.type, torch.bfloat16):
         torch.testing.assert_close(step(make(name), given), loss, rtol=2e-2, atol=0)
     compiled = make(name)
     compiled.encoder.compile(backend="aot_eager")
@@ -97,9 +101,12 @@ def check(name: str, reference: dict[str, Any]) -> None:
     torch.testing.assert_close(step(parallel, given), loss)
     torch.testing.assert_close(gradients(parallel.module), slopes)
 
-    model.eval().double()  # hundreds of steps enlarge what the two round differently
-    features = {"input_features": given["input_features"].double(), "attention_mask": given["attention_mask"]}
+    # In double where there is one: hundreds of steps enlarge what the two round differently. No GPU kernel searches it.
+    dtype = torch.float64 if DEVICE.type == "cpu" else torch.float32
+    model.eval().to(dtype)
+    features = {"input_features": given["input_features"].to(dtype), "attention_mask": given["attention_mask"]}
     found = model.generate(**features)
+    assert _transformers_search._search(model, *features.values(), {}) is not None
     wanted = type(model).generate._prnn_original(model, inputs=None, generation_config=None, **features)
     assert type(found) is type(wanted)
     frames = model.get_audio_features(**features, output_attention_mask=True).attention_mask.sum(-1)
@@ -114,6 +121,7 @@ def check(name: str, reference: dict[str, Any]) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
     transformers.logging.set_verbosity_error()
     model = make("ParakeetForTDT")
     reference = {"ParakeetForTDT": (step(model, batch("ParakeetForTDT"), False), gradients(model))}

@@ -58,7 +58,7 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     begin = torch.full((batch, 1), config.blank_token_id, device=device)
     texts = {"labels": labels, "decoder_input_ids": torch.cat([begin, labels], 1)}
     options = {"output_logits": True} if way == "logits" else {}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)  # as Transformers' Trainer has it
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
