@@ -1,6 +1,7 @@
 """Every kernel that a device's plans take, on small problems, against the CPU: what `prnn selftest` prints."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._twin import TF32_TOLERANCE, TOLERANCE, Difference, compare, compare_layer, few_threads
 
-__all__ = ["TYPES", "Outcome", "selftest"]
+__all__ = ["TYPES", "Outcome", "differences", "selftest"]
 
 TYPES = {  # by name: the type, and whether products are rounded to tf32
     "float32": (torch.float32, False),
@@ -58,7 +59,6 @@ def selftest(device: torch.device) -> Iterator[Outcome]:
             yield from _layers(device, name, dtype)
             yield from _layer_norm(device, name, dtype)
     yield from _losses(device)
-    yield from _search(device)
 
 
 @contextlib.contextmanager
@@ -153,19 +153,29 @@ class _Place(NamedTuple):
 _Compute = Callable[[_Place], dict[str, Tensor]]
 
 
-def _compared(
-    kernels: str, type_name: str, problem: str, device: torch.device, compute: _Compute, tolerance: float
-) -> Iterator[Outcome]:
-    def run() -> tuple[Difference, Difference]:
-        dtype = TYPES[type_name][0]
-        found = compute(_Place(device, dtype, dtype))
-        with few_threads():
-            wanted = compute(_Place(torch.device("cpu"), torch.float32, dtype))
-        gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
-        outputs = {name: value for name, value in wanted.items() if name not in gradients}
-        return compare(found, outputs, tolerance), compare(found, gradients, tolerance)
+def _differences(
+    device: torch.device, dtype: torch.dtype, compute: _Compute, tolerances: tuple[float, float]
+) -> tuple[Difference, Difference]:
+    """In outputs and in gradients, each with its tolerance."""
+    found = compute(_Place(device, dtype, dtype))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    with few_threads():
+        wanted = compute(_Place(torch.device("cpu"), wide, dtype))
+    gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
+    outputs = {name: value for name, value in wanted.items() if name not in gradients}
+    return compare(found, outputs, tolerances[0]), compare(found, gradients, tolerances[1])
 
-    (forward, backward), failure = _tried(run)
+
+def _compared(
+    kernels: str,
+    type_name: str,
+    problem: str,
+    device: torch.device,
+    compute: _Compute,
+    tolerances: tuple[float, float],
+) -> Iterator[Outcome]:
+    dtype = TYPES[type_name][0]
+    (forward, backward), failure = _tried(functools.partial(_differences, device, dtype, compute, tolerances))
     yield _outcome(kernels, "", "forward", type_name, problem, forward, failure)
     if backward.output or failure:
         yield _outcome(kernels, "", "backward", type_name, problem, backward, failure)
@@ -206,65 +216,142 @@ def _layer_norm(device: torch.device, type_name: str, dtype: torch.dtype) -> Ite
             )
 
         problem = f"LayerNormLSTM {hidden}, N = {batch}, T = {_STEPS}"
-        yield from _compared("layer norm LSTM", type_name, problem, device, compute, tolerance)
+        yield from _compared("layer norm LSTM", type_name, problem, device, compute, (tolerance, tolerance))
+
+
+# Frames, symbols and classes: as many as a warp has lanes, and more than a block has threads. The latter in float32
+# alone: of many classes, gradients are so uneven that rounding them to 16 bits is more than the tolerance.
+_LATTICE, _WIDE_LATTICE = (24, 10, 28), (20, 12, 600)
+_DURATIONS = (0, 1, 2, 3, 4)
+
+
+class _Lattice(NamedTuple):
+    """Targets, and lengths of frames and targets, of three sequences, and leaves that a loss is computed from."""
+
+    on: tuple[Tensor, Tensor, Tensor]
+    leaves: dict[str, Tensor]
+
+
+class _LossCall(NamedTuple):
+    """The loss's function, the names of leaves that it is computed from, and its arguments behind the lengths."""
+
+    function: Callable[..., Tensor]
+    leaves: tuple[str, ...]
+    others: dict[str, Any]
+
+
+_JOINER, _JOINER_TDT = (("encoder", "predictor", f"weight{of}", f"bias{of}") for of in ("", " of durations"))
+_LOSSES = {
+    "CTC loss": _LossCall(prnn.ctc_loss, ("logits",), {}),
+    "RNN-T loss": _LossCall(prnn.rnnt_loss, ("lattice",), {"blank": 0}),
+    "TDT loss": _LossCall(prnn.tdt_loss, ("durations",), {"blank": 0, "durations": _DURATIONS}),
+    "multi-blank loss": _LossCall(
+        prnn.multi_blank_rnnt_loss, ("lattice",), {"blank": -1, "big_blank_durations": (2, 4)}
+    ),
+    "joint RNN-T loss": _LossCall(prnn.joint_rnnt_loss, _JOINER, {"blank": 0}),
+    "joint TDT loss": _LossCall(prnn.joint_tdt_loss, _JOINER_TDT, {"blank": 0, "durations": _DURATIONS}),
+}
+
+
+def _lattice(place: _Place, names: tuple[str, ...], frames: int, symbols: int, classes: int) -> _Lattice:
+    generator = torch.Generator().manual_seed(3)
+    with_durations = classes + len(_DURATIONS)
+    shapes: dict[str, tuple[int, ...]] = {
+        "logits": (frames, 3, classes),
+        "lattice": (3, frames, symbols + 1, classes),
+        "durations": (3, frames, symbols + 1, with_durations),
+        "encoder": (3, frames, 64),
+        "predictor": (3, symbols + 1, 64),
+        "weight": (classes, 64),
+        "bias": (classes,),
+        "weight of durations": (with_durations, 64),
+        "bias of durations": (with_durations,),
+    }
+    targets = torch.randint(1, classes - 3, (3, symbols), generator=generator, device="cpu")
+    lengths = ((frames, frames * 2 // 3, frames // 2), (symbols, symbols // 2, 0))
+    on = (targets.to(place.device), *(torch.tensor(values, device=place.device) for values in lengths))
+    scales = {name: 0.2 if name.startswith("weight") else 1.0 for name in names}
+    leaves = {name: _moved(_random(generator, *shapes[name]) * scales[name], place) for name in names}
+    return _Lattice(on, leaves)  # type: ignore[arg-type]
+
+
+def _loss(name: str, sizes: tuple[int, int, int], place: _Place) -> dict[str, Tensor]:
+    function, names, others = _LOSSES[name]
+    on, leaves = _lattice(place, names, *sizes)
+    found = function(*leaves.values(), *on, **others, reduction="none").float()
+    (found * torch.tensor([1.0, 0.5, 2.0], device=place.device)).sum().backward()
+    return {"costs": found} | {f"d{leaf}": cast(Tensor, value.grad) for leaf, value in leaves.items()}
+
+
+def _search(place: _Place) -> dict[str, Tensor]:
+    """What is found, in float32, and how far the path's probabilities are from the CPU's, and from those of the most
+    probable symbols: in 16 bits another path may be as good."""
+    from prnn.transducer import Joiner, RecurrentPredictor
+
+    generator = torch.Generator().manual_seed(5)
+    predictor, joiner = RecurrentPredictor(30, 16, 64), Joiner(40, 64, 64, 30)
+    with torch.no_grad():
+        for part in (predictor, joiner):
+            for weight in part.parameters():
+                weight.copy_((_random(generator, *weight.shape) * 0.4).to(place.numbers))
+    x = _random(generator, 4, 30, 40).to(place.numbers).float()
+    searched = copy.deepcopy(predictor).to(place.device, place.computed)
+    joined = copy.deepcopy(joiner).to(place.device, place.computed)
+    with _tf32(False):
+        encoded = x.to(place.device, place.computed)
+        found = prnn.transducer_search(encoded, predictor=searched, joiner=joined)
+    symbols, frames, counts = found.symbols.cpu().long(), found.frames.cpu().long(), found.counts.cpu().long()
+    room = symbols.new_zeros(4, 30 * 8)
+    room[:, : symbols.size(1)] = symbols
+    with torch.no_grad():
+        lattice = joiner(x, predictor(symbols[:, : int(counts.max())])).log_softmax(-1)
+    row, symbol = (torch.arange(int(counts.max()), device="cpu") < counts[:, None]).nonzero(as_tuple=True)
+    cells = lattice[row, frames[row, symbol], symbol]
+    taken = cells.gather(-1, symbols[row, symbol, None]).squeeze(1)
+    exact, best = torch.ones(room.shape, device="cpu"), torch.ones(room.shape, device="cpu")
+    exact[row, symbol] = (found.log_probs.cpu().float()[row, symbol] - taken).exp()
+    best[row, symbol] = (taken - cells.amax(-1)).exp()
+    result = {"probabilities": exact, "probabilities beside the best": best}
+    if place.numbers in (torch.float32, torch.float64):
+        result |= {"symbols": room, "scores": found.scores}
+    return result
+
+
+_SEARCH = "greedy search"
+
+
+def _problems(name: str, dtype: torch.dtype) -> Iterator[tuple[str, _Compute]]:
+    """Of a loss or the search: what is compared."""
+    if name == _SEARCH:
+        yield "N = 4, 30 frames", _search
+        return
+    is_wide = dtype in (torch.float32, torch.float64) and not name.startswith("joint")
+    for sizes in (_LATTICE, _WIDE_LATTICE) if is_wide else (_LATTICE,):
+        yield f"N = 3, T = {sizes[0]}, U = {sizes[1]}, V = {sizes[2]}", functools.partial(_loss, name, sizes)
+
+
+def _tolerances(name: str, dtype: torch.dtype) -> tuple[float, float]:
+    """Of costs, which are of float32 but where products of 16-bit numbers are in them, and of gradients."""
+    wide, narrow = _LOSS_TOLERANCE, 2 * TOLERANCE.get(dtype, 0)
+    if dtype in (torch.float32, torch.float64):
+        return wide, wide
+    return (wide if name.endswith("loss") and not name.startswith("joint") else narrow), narrow
 
 
 def _losses(device: torch.device) -> Iterator[Outcome]:
-    frames, lengths = torch.tensor([24, 17, 9]), torch.tensor([10, 5, 0])
-    generator = torch.Generator().manual_seed(3)
-    targets = torch.randint(1, 28, (3, 10), generator=generator, device="cpu")
-    lattice, sequence = _random(generator, 3, 24, 11, 28), _random(generator, 24, 3, 28)
-    durations = _random(generator, 3, 24, 11, 33)
-    encoder, predictor = _random(generator, 3, 24, 64), _random(generator, 3, 11, 64)
-    weight, bias = _random(generator, 28, 64) * 0.2, _random(generator, 28)
-
-    def on(place: _Place) -> tuple[Tensor, Tensor, Tensor]:
-        return targets.to(place.device), frames.to(place.device), lengths.to(place.device)
-
-    def gradients(cost: Tensor, **leaves: Tensor) -> dict[str, Tensor]:
-        (cost * torch.tensor([1.0, 0.5, 2.0], device=cost.device)).sum().backward()
-        return {"costs": cost} | {f"d{name}": cast(Tensor, leaf.grad) for name, leaf in leaves.items()}
-
-    def ctc(place: _Place) -> dict[str, Tensor]:
-        x = _moved(sequence, place)
-        return gradients(prnn.ctc_loss(x, *on(place), reduction="none"), logits=x)
-
-    def rnnt(place: _Place) -> dict[str, Tensor]:
-        x = _moved(lattice, place)
-        return gradients(prnn.rnnt_loss(x, *on(place), blank=0, reduction="none"), logits=x)
-
-    def tdt(place: _Place) -> dict[str, Tensor]:
-        x = _moved(durations, place)
-        return gradients(prnn.tdt_loss(x, *on(place), 0, (0, 1, 2, 3, 4), reduction="none"), logits=x)
-
-    def joint(place: _Place) -> dict[str, Tensor]:
-        x, labels, w, b = (_moved(value, place) for value in (encoder, predictor, weight, bias))
-        cost = prnn.joint_rnnt_loss(x, labels, w, b, *on(place), blank=0, reduction="none")
-        return gradients(cost.float(), encoder=x, predictor=labels, weight=w, bias=b)
-
-    for name, compute in (("CTC loss", ctc), ("RNN-T loss", rnnt), ("TDT loss", tdt), ("joint RNN-T loss", joint)):
-        with _tf32(False):
-            yield from _compared(name, "float32", "N = 3, 24 frames", device, compute, _LOSS_TOLERANCE)
-    tolerance = 2 * TOLERANCE[torch.bfloat16]
-    yield from _compared("joint RNN-T loss", "bfloat16", "N = 3, 24 frames", device, joint, tolerance)
+    for name in (*_LOSSES, _SEARCH):
+        for type_name in ("float32", "float16", "bfloat16"):
+            dtype = TYPES[type_name][0]
+            for problem, compute in _problems(name, dtype):
+                with _tf32(False):
+                    yield from _compared(name, type_name, problem, device, compute, _tolerances(name, dtype))
 
 
-def _search(device: torch.device) -> Iterator[Outcome]:
-    from prnn.transducer import Joiner, RecurrentPredictor
-
-    def compute(place: _Place) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(5)
-        predictor, joiner = RecurrentPredictor(30, 16, 64), Joiner(40, 64, 64, 30)
-        with torch.no_grad():
-            for part in (predictor, joiner):
-                for weight in part.parameters():
-                    weight.copy_(_random(generator, *weight.shape) * 0.4)
-        x = _random(generator, 4, 30, 40).to(place.device)
-        with _tf32(False):
-            found = prnn.transducer_search(
-                x, predictor=predictor.to(place.device).eval(), joiner=joiner.to(place.device)
-            )
-        symbols = torch.nn.functional.pad(found.symbols, (0, 30 * 8 - found.symbols.size(1)))
-        return {"symbols": symbols, "scores": found.scores}
-
-    yield from _compared("greedy search", "float32", "N = 4, 30 frames", device, compute, _LOSS_TOLERANCE)
+def differences(name: str, device: torch.device, dtype: torch.dtype) -> list[Difference]:
+    """The differences between a device and the CPU of a loss, named as in _LOSSES, or of "greedy search", in a type."""
+    with _tf32(False):
+        return [
+            difference
+            for _, compute in _problems(name, dtype)
+            for difference in _differences(device, dtype, compute, _tolerances(name, dtype))
+        ]

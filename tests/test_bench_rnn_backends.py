@@ -61,11 +61,11 @@ def test_points_of_files_are_measured_anew(tmp_path: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(rnn_backends, "measure", made_up(0.25))
     rows = [Row(kind, batch, steps, (1, 1), (1, 1)) for kind, batch, steps in ((LARGE, 512, 4), (SMALL, 8, 32))]
     rows += [Row(LARGE, batch, 4, (1, 1), (1, 1)) for batch in (128, 256, 1024, 2048)]
-    rows.append(Row(Kind("lstm", "bfloat16", 4, 1, 512, projection=256), 8, 16, (1, 1), (1, 1)))
+    rows.append(Row(Kind("lstm", "bfloat16", 4, 1, 512, projection=256), 8, 16, (1, 1), (1, 1), is_apart=True))
     file = str(tmp_path / "old.csv")
-    rnn_ratios.write(file, "NVIDIA H200", map(rnn_backends.flat, rows))
-    device, points = rnn_ratios.read([file])
-    assert device == "NVIDIA H200"
+    rnn_ratios.write(file, "H200", map(rnn_backends.flat, rows))
+    gpu, points = rnn_ratios.read([file])
+    assert gpu == "H200"
     tasks = rnn_backends.tasks_of(points)
     assert [(task.kind.hidden, list(task.batches)) for task in tasks] == [
         (1024, [128, 256, 512, 1024, 2048]),
@@ -75,6 +75,7 @@ def test_points_of_files_are_measured_anew(tmp_path: pathlib.Path, monkeypatch: 
     again = [rnn_backends.flat(row) for task in tasks for row in rnn_backends.rows_of(task)]
     sizes = {(*point[:7], point.projection) for point in again}
     assert sizes == {(*point[:7], point.projection) for point in points}
+    assert [point.apart for point in points] == [0] * 6 + [1]
     assert all(point.cudnn == 0.25 * point.resident for point in again)
 
 

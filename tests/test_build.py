@@ -76,6 +76,35 @@ def test_header_edit_rebuilds_what_includes_it(tree: Tree) -> None:
     assert tree.built("cuda=off") == {"build/release/python/extension.cc"}
 
 
+def test_measurements_edit_rebuilds_the_table_of_ratios(tree: Tree) -> None:
+    """Each file of measurements is an entry, H200's the first."""
+    tree.write("prnn/bench/rnn_ratios.py", (ROOT / "prnn/bench/rnn_ratios.py").read_text())
+    source = tree.root / "build/release/generated/rnn/plan/measured_ratios.cc"
+    times = {"cudnn": 1, "cudnn_training": 6, "resident": 2, "resident_training": 4}
+    point = {
+        "cell": "lstm",
+        "type": "tf32",
+        "layers": 1,
+        "directions": 1,
+        "hidden": 64,
+        "batch": 8,
+        "steps": 96,
+    } | times
+    for gpu in ("A10", "H200"):
+        tree.write(
+            f"bench/results/rnn_backends_{gpu.lower()}.csv",
+            f"# {gpu}\n{','.join(point)}\n{','.join(map(str, point.values()))}\n",
+        )
+    tree.scons("cuda=off", str(source.relative_to(tree.root)))
+    row = "{PRNN_LSTM, Precision::kTf32, Stack::kOneLayer, 32, 64, {{8, 50, 150}}},"
+    text = source.read_text()
+    assert row in text
+    assert re.findall(r'\{"(\w+)", kRatios\d, (\d+)\}', text) == [("H200", "1"), ("A10", "1")]
+    (tree.root / "bench/results/rnn_backends_a10.csv").unlink()
+    tree.scons("cuda=off", str(source.relative_to(tree.root)))
+    assert re.findall(r'\{"(\w+)", kRatios\d', source.read_text()) == ["H200"]
+
+
 def test_output_is_a_line_a_file_unless_verbose(tree: Tree) -> None:
     tree.write("src/cudnn_standin/front.c", "const int front = 9;\n")
     tree.write("src/cudnn_standin/front.map", "{ global: front; local: *; };\n")

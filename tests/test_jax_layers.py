@@ -1,6 +1,7 @@
 """prnn.jax.lstm, gru and rnn on the CPU: values and gradients against the reference in float64, what jax does with
 functions, and errors."""
 
+import functools
 import pathlib
 import re
 import subprocess
@@ -185,6 +186,42 @@ def test_zoneout_of_evaluation() -> None:
     Case("gru").check(masks=reference.Masks(expectation=0.25), zoneout=0.25)
 
 
+def test_dropout_between_layers() -> None:
+    """Layers that give what they get: how much of it is dropped, its gradient, and of which key, also under vmap."""
+    shape, dropout = (20, 30, 8), 0.25
+    identity = {"weight_ih": jnp.eye(8), "weight_hh": jnp.zeros((8, 8))}
+    x = 1 + jnp.asarray(np.random.default_rng(0).random(shape))
+    keys = jax.vmap(jax.random.key)(jnp.asarray([1, 1, 2]))
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, 0))
+    def run(x: Any, key: Any) -> Any:
+        options = {"nonlinearity": "relu", "dropout": dropout, "key": key}
+        outputs, backward = jax.vjp(lambda x: pj.rnn(3 * [identity], x, **options), x)
+        return *outputs, backward((jnp.ones(shape), jnp.zeros((3, 30, 8))))[0]
+
+    y, h, dx = map(np.asarray, run(x, keys))
+    factor = y / np.asarray(x)
+    kept = factor > 0
+    assert abs(kept.mean() - (1 - dropout) ** 2) < 0.02
+    assert_close(factor[kept], np.full(kept.sum(), (1 - dropout) ** -2), 1e-12)
+    assert_close(h[:, -1], y[:, -1], 0)
+    assert_close(dx, factor, 1e-12)
+    assert_close(y[0], y[1], 0)
+    assert 0.4 < (kept[0] == kept[2]).mean() < 0.6
+    assert (np.asarray(h[:, 1] > 0) == kept[:, -1]).mean() < 0.95  # not the mask of the layer above again
+
+
+@pytest.mark.parametrize(("mode", "lengths"), [("lstm", None), ("gru", [5, 3, 2])])
+def test_layers_with_dropout_are_those_without(mode: str, lengths: Any) -> None:
+    """With a probability so small that nothing is dropped."""
+    case = Case(mode, layers=2)
+    recurrent = jnp.asarray((case.draw.random((4, 3, 8)) < 0.6) / 0.6)
+    options = {"dropout": 1e-16, "key": jax.random.key(0), "recurrent_mask": recurrent}
+    lengths = None if lengths is None else np.asarray(lengths)
+    case.check(jnp.asarray(case.draw.random((5, 3)) < 0.3), lengths, reference.Masks(as_torch(recurrent)), **options)
+
+
 def test_heads_are_layers_side_by_side() -> None:
     case = Case("lstm", layers=1)
     whole = draw_params(case.draw, "lstm", directions=2, heads=2, dtype="float64")
@@ -363,6 +400,8 @@ GRU = {"weight_ih": np.zeros((24, 4)), "weight_hh": np.zeros((24, 8))}
         ([GRU], (5, 3, 4), {"reset_state": np.zeros((1, 3, 8))}, ValueError, "reset_state is given, but reset"),
         ([GRU], (5, 3, 4), {"lengths": np.zeros(3)}, ValueError, r"lengths is float64 \(3,\); it must be integers"),
         ([GRU], (5, 3, 4), {"zoneout": 1.5}, ValueError, "zoneout is 1.5; it must lie between 0 and 1"),
+        ([GRU], (5, 3, 4), {"dropout": 1}, ValueError, "dropout is 1; it must be at least 0 and less than 1"),
+        ([GRU], (5, 3, 4), {"dropout": 0.5}, ValueError, "dropout is 0.5 and key is None"),
     ],
 )
 def test_errors(params: Any, x: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -76,6 +76,16 @@ def test_resets() -> None:
         module(x, reset=reset, reverse=True)
 
 
+def test_dropout_between_layers() -> None:
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(prnn_nnx.GRU(4, 8, rngs=rngs), nnx.Dropout(0.5, rngs=rngs), prnn_nnx.GRU(8, 8, rngs=rngs))
+    x = jnp.ones((2, 5, 4), "float32")
+    first, second = model(x), model(x)  # the module's state has the next key
+    assert not np.array_equal(first, second)
+    model.eval()
+    np.testing.assert_array_equal(model(x), model.layers[2](model.layers[0](x)))
+
+
 def test_cells_that_are_not_served() -> None:
     with pytest.raises(TypeError, match="gate_fn and activation_fn of a GRUCell must be"):
         prnn_nnx.GRU(4, 8, rngs=nnx.Rngs(0), cell_options={"gate_fn": nnx.relu})

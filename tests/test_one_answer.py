@@ -3,6 +3,7 @@
 import itertools
 import pathlib
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ import prnn
 from prnn import _C
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "site_scons"))
+import ratio_tables  # noqa: E402
+
 MODES = {"LSTM": _C.LSTM, "GRU": _C.GRU, "RNN": _C.RNN_TANH}
 TYPES = [(torch.bfloat16, False), (torch.float16, False), (torch.float32, False), (torch.float32, True)]
 HIDDEN, BATCHES = (64, 256, 512, 640, 1024, 1280, 2048), (1, 2, 4, 8, 16, 24, 32, 64, 96, 128, 256)
@@ -41,7 +45,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("one_answer")
     (library,) = (ROOT / "prnn/lib").glob("libprnn.so.*")
     (folder / library.name).symlink_to(library)
-    plan = sorted((ROOT / "src/rnn/plan").glob("*.cc"))
+    ratios = folder / "measured_ratios.cc"
+    ratios.write_text(ratio_tables.ratios_text())
+    plan = [*sorted((ROOT / "src/rnn/plan").glob("*.cc")), ratios]
     options = ["g++", "-std=c++17", "-O1", "-ffp-contract=off", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
     command = [*options, *(ROOT / source for source in SOURCES), *plan, "-o", folder / "answers", "-ldl"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)

@@ -18,11 +18,12 @@ from test_rnn_query import BACKEND_PERSISTENT, Info, Layer
 import prnn
 from prnn import _C
 from prnn._ops import _layer
-from prnn.bench import rnn_ratios
+from prnn.bench import rnn_ratios, rnn_regret
 
 CUDNN = 1
 ROOT = pathlib.Path(__file__).parent.parent
-SOURCES, RESULTS = ROOT / "src/rnn/plan", ROOT / "bench/results"
+RESULTS = ROOT / "bench/results"
+POINTS = sorted(RESULTS.glob("rnn_backends_*.csv"))
 MODES = {"PRNN_LSTM": _C.LSTM, "PRNN_GRU": _C.GRU, "PRNN_RNN_TANH": _C.RNN_TANH}
 TYPES = {"kBfloat16": _C.BFLOAT16, "kHalf": _C.HALF, "kTf32": _C.FLOAT, "kFloat32": _C.FLOAT}
 STACKS = {"kOneLayer": (1, False), "kSeveralLayers": (3, False), "kTwoDirections": (1, True)}
@@ -32,9 +33,8 @@ EQUAL = 100  # percent
 
 
 def table_lines() -> list[str]:
-    names = [cell + part for cell in ("gru", "lstm", "rnn") for part in ("", "_few_timesteps")]
-    files = [SOURCES / f"measured_ratios/{name}.inc" for name in names]
-    return [line for file in files for line in file.read_text().splitlines() if "Stack::" in line]
+    """The H200's rows, as the build makes them."""
+    return list(rnn_ratios.table(rnn_ratios.read([str(RESULTS / "rnn_backends_h200.csv")])[1]))
 
 
 Kind = tuple[str, str, str, int, int]  # cell, precision, stack, timesteps, hidden size
@@ -110,9 +110,26 @@ def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
             assert found is None or found[is_training] == expected, (kind, batch, is_training)
 
 
-def test_the_table_is_that_of_the_measurements() -> None:
-    _, points = rnn_ratios.read(str(file) for file in sorted(RESULTS.glob("rnn_backends_*.csv")))
-    assert table_lines() == list(rnn_ratios.table(points))
+def test_measurements_are_of_rows_of_the_gpu_table() -> None:
+    """Ratios under another name would serve no GPU."""
+    for file in POINTS:
+        gpu, points = rnn_ratios.read([str(file)])
+        assert gpu in _C.gpu_names()
+        assert file.stem == f"rnn_backends_{gpu.lower().replace(' ', '_')}"
+        assert all(min(point.times(0) + point.times(1)) > 0 for point in points)
+
+
+def test_measurements_say_which_kernels_keep_a_projection_apart() -> None:
+    """Their ratios are rows of their own, which a plan finds by its engine."""
+    for file in POINTS:
+        gpu, points = rnn_ratios.read([str(file)])
+        for point in {(p.type, p.hidden, p.projection): p for p in points if p.projection > 0}.values():
+            rnn = _C.Rnn(
+                _C.LSTM, rnn_regret.TYPES[point.type], point.hidden, 1, point.hidden, False, projection=point.projection
+            )
+            if point.type == "tf32":
+                rnn.set_math(_C.TF32_MATH)
+            assert (rnn.query_gpu(gpu, [1] * MANY)["forward_engine"] == "projected") == point.apart, point
 
 
 def point(type_: str, hidden: int, batch: int, ratio: float, layers: int = 1, cell: str = "lstm") -> rnn_ratios.Point:
@@ -198,10 +215,10 @@ def test_small_layers_of_many_timesteps_go_by_few() -> None:
 def test_random_layers_that_the_table_has_not() -> None:
     """How often the choice is behind, and by how much in all: in a table of ratios that knows nothing of one layer's
     when it is asked for a stack's, 7.5 % and 1.5 %; with the whole of a short call's estimate, 5.1 % and 0.8 %."""
-    device, points = rnn_ratios.read([str(RESULTS / "rnn_random_layers_h200.csv")])
+    gpu, points = rnn_ratios.read([str(RESULTS / "rnn_random_layers_h200.csv")])
     behind = []
     for point in points:
-        for index, is_cudnn in enumerate(rnn_ratios.choice(device.removeprefix("NVIDIA "), point)):
+        for index, is_cudnn in enumerate(rnn_regret.choice(gpu, point)):
             times = point.times(index)
             behind.append(times[is_cudnn] / min(times))
     assert len(behind) > 1700
@@ -262,7 +279,7 @@ def test_more_timesteps_than_cudnn_takes_are_resident() -> None:
 
 
 def test_layers_remember_choices_apart_beyond_what_cudnn_takes() -> None:
-    (most,) = re.findall(r"kMostCudnnSteps = (\d+);", (SOURCES / "faster.h").read_text())
+    (most,) = re.findall(r"kMostCudnnSteps = (\d+);", (ROOT / "src/rnn/plan/faster.h").read_text())
     assert int(most) == _layer._MOST_CUDNN_STEPS
     config = _layer.Config(_C.GRU, 8, 0, 1, False, 0.0, _layer.BACKENDS["best"])
     stack = _layer.layer(config, torch.float32, 8, torch.device("cpu"))

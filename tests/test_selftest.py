@@ -12,7 +12,7 @@ from torch import Tensor
 
 import prnn
 from prnn import _selftest
-from prnn._ops import _call, _layer, _twin, layer_norm_lstm
+from prnn._ops import _call, _handles, _layer, _twin, layer_norm_lstm
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn.cli import main
 from prnn.commands import selftest as command
@@ -38,13 +38,13 @@ def broken(
     """The device that is tested is given other data, or computes other results."""
     correct, calls = _twin._results, 0
 
-    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> Data:
+    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> Data:
         nonlocal calls
         calls += 1
         data = {name: value.clone() for name, value in data.items()}
         if calls % 2 == 1:  # then comes the CPU
             of_data(data)
-        found = correct(stack, sizes, data)
+        found = correct(stack, sizes, data, infers)
         if calls % 2 == 1:
             of_results(found)
         return found
@@ -112,6 +112,15 @@ def test_every_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
             assert not all(found.is_good for found in _twin.compare_layer(stack_of(mode, dtype), SIZES)), (mode, dtype)
 
 
+@pytest.mark.parametrize("fault", OF_DATA)
+def test_every_fault_is_found_in_numbers_that_repeat(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of large layers do."""
+    monkeypatch.setattr(_twin, "_PERIOD", 101)
+    broken(monkeypatch, OF_DATA[fault], nothing)
+    for dtype in TYPES:
+        assert not all(found.is_good for found in _twin.compare_layer(stack_of(dtype=dtype), SIZES)), dtype
+
+
 def test_less_precision_than_float32_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def round_to_tf32(data: Data) -> None:
         bits = data["weights"].view(torch.int32)
@@ -143,9 +152,9 @@ def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """And as many as before when it is done."""
     before, seen, correct = torch.get_num_threads(), [], _twin._results
 
-    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> Data:
+    def results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> Data:
         seen.append(torch.get_num_threads())
-        return correct(stack, sizes, data)
+        return correct(stack, sizes, data, infers)
 
     monkeypatch.setattr(_twin, "_results", results)
     torch.set_num_threads(6)
@@ -165,13 +174,14 @@ def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The CPU as a GPU that nobody has run; returns the file of verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for module in (_call, layer_norm_lstm):
+    for module in (_call, layer_norm_lstm, _handles):
         monkeypatch.setattr(module, "is_unproven", lambda device: True)
     monkeypatch.setattr(_twin, "describe_gpu", lambda device: "a GPU, its driver and a build")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 9999")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(_twin, "_verdicts", {})
     monkeypatch.setattr(_twin, "_told", set())
+    monkeypatch.setattr(_twin, "_agreed", set())
     monkeypatch.setattr(_layer._measured, "_choices", {})
     monkeypatch.setattr(Layer, "is_served_by_cudnn", lambda self: self.config.heads == 1)
     monkeypatch.setattr(_layer, "_local", _layer._ThreadState())
@@ -314,6 +324,93 @@ def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, ma
         with pytest.raises(prnn.NotSupportedError, match=r"have never run on RTX 9999 before, and dx differs"):
             prnn.nn.LayerNormLSTM(8, 24, **options)(x)
     assert calls == 2
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(shape, requires_grad=True)
+
+
+def joiner(classes: int) -> tuple[Tensor, ...]:
+    return leaf(2, 6, 8), leaf(2, 4, 8), leaf(classes, 8), leaf(classes)
+
+
+ON = (torch.tensor([[1, 2, 3], [3, 1, 1]]), torch.tensor([6, 4]), torch.tensor([3, 2]))
+LOSSES: dict[str, Callable[[], Tensor]] = {
+    "CTC loss": lambda: prnn.ctc_loss(leaf(6, 2, 5), *ON),
+    "RNN-T loss": lambda: prnn.rnnt_loss(leaf(2, 6, 4, 5), *ON, blank=0),
+    "TDT loss": lambda: prnn.tdt_loss(leaf(2, 6, 4, 7), *ON, 0, (0, 1)),
+    "multi-blank loss": lambda: prnn.multi_blank_rnnt_loss(leaf(2, 6, 4, 6), *ON, -1, (2,)),
+    "joint RNN-T loss": lambda: prnn.joint_rnnt_loss(*joiner(5), *ON, blank=0),
+    "joint TDT loss": lambda: prnn.joint_tdt_loss(*joiner(7), *ON, 0, (0, 1)),
+}
+
+
+def breaks_losses(monkeypatch: pytest.MonkeyPatch, break_it: Callable[[Data], None]) -> list[str]:
+    """The device computes another result; returns the names of what is compared."""
+    compared, correct = [], _selftest._problems
+
+    def problems(name: str, dtype: torch.dtype) -> object:
+        compared.append(name)
+        for problem, compute in correct(name, dtype):
+            calls = []
+
+            def broken(place: _selftest._Place, compute: object = compute, calls: list[int] = calls) -> Data:
+                calls.append(1)
+                found = {key: value.detach().clone() for key, value in compute(place).items()}
+                if len(calls) == 1:  # then comes the CPU
+                    break_it(found)
+                return found
+
+            yield problem, broken
+
+    monkeypatch.setattr(_selftest, "_problems", problems)
+    return compared
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_compared_before_their_first_call(
+    name: str, unproven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.startswith("joint"):  # which the CPU computes by blocks, without such a kernel
+        _handles.require_proven(name, CPU, torch.float32)
+        assert json.loads(unproven.read_text())[1] == ""
+        return
+    compared = breaks_losses(monkeypatch, nothing)
+    for _ in range(2):
+        LOSSES[name]().backward()
+        torch.func.grad(lambda x: prnn.ctc_loss(x, *ON))(leaf(6, 2, 5).detach())
+    assert compared.count(name) == 1
+    assert [json.loads(line)[1] for line in unproven.read_text().splitlines()] == [""] * len(set(compared))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("output", ["costs", "gradients"])
+def test_losses_that_differ_are_refused(
+    name: str, output: str, unproven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_it(found: Data) -> None:
+        wrong = found["costs"] if output == "costs" else next(v for key, v in found.items() if key.startswith("d"))
+        wrong.view(-1)[0] += 0.2 * wrong.abs().max()
+
+    breaks_losses(monkeypatch, break_it)
+    for dtype in TYPES:
+        with pytest.raises(
+            prnn.NotSupportedError, match=rf"\({name}\) have never run on RTX 9999 before, and \w+ differ"
+        ):
+            _handles.require_proven(name, CPU, dtype)
+    if not name.startswith("joint"):
+        with pytest.raises(prnn.NotSupportedError, match="have never run"):
+            LOSSES[name]()
+
+
+def test_a_search_that_differs_calls_its_modules(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks_losses(monkeypatch, lambda found: found["symbols"][1, 0].add_(1))
+    predictor, joiner = prnn.transducer.RecurrentPredictor(9, 8, 8), prnn.transducer.Joiner(8, 8, 8, 9)
+    x = torch.randn(2, 5, 8)
+    with pytest.warns(UserWarning, match=r"step by step: the kernels \(greedy search\) have never run"):
+        found = prnn.transducer_search(x, predictor=predictor, joiner=joiner)
+    monkeypatch.undo()
+    assert torch.equal(found.symbols, prnn.transducer_search(x, predictor=predictor, joiner=joiner).symbols)
 
 
 def test_a_cache_that_cannot_be_used(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference import transducer as slow
 from tones_model import RATE, tone_recogniser, tones
 
-from prnn.transducer import Encoder, Hypothesis, PhraseBias, RecurrentPredictor, StreamPool, Transducer
+from prnn.transducer import Encoder, Hypothesis, PhraseBias, RecurrentPredictor, StreamPool, Transducer, step_result
 
 
 class OwnPredictor(RecurrentPredictor):
@@ -105,6 +106,31 @@ def test_all_slots_in_order_are_a_batch() -> None:
     assert [pool.frames(slot) for slot in slots] == [10] * 3
 
 
+def test_a_result_is_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hypothesis is made when it is asked for: those of thousands of streams would cost more than the search."""
+    model = made("stateless")
+    pool = StreamPool(model, 4)
+    slots = np.array([pool.open() for _ in range(4)])[[2, 0, 3]]
+    chunk, lengths = torch.randn(3, 20, 4), torch.tensor([20, 0, 13])
+    monkeypatch.setattr(step_result, "Hypothesis", None)
+    found = pool.step(slots, chunk, lengths)
+    monkeypatch.undo()
+    assert found.counts.tolist() == [len(row.tokens) for row in found]
+    assert found.counts[0] > 0
+    assert found.counts[1] == 0
+    assert [found[0], found[1], found[-1]] == list(found) == found[:]
+    assert found[1:] == [found[1], found[2]]
+    with pytest.raises(IndexError):
+        found[3]
+    ends = found.ends
+    assert found[2].tokens == found.tokens[ends[2] - found.counts[2] : ends[2]].tolist()
+    assert found.scores.tolist() == [row.score for row in found]
+    rest = pool.finish(torch.from_numpy(slots))
+    expected = model.greedy_search(chunk, lengths)
+    assert [joined(list(parts)) for parts in zip(found, rest, strict=True)] == expected
+    assert len(pool.finish([])) == 0
+
+
 def test_threads_share_a_long_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, whichever chunks prnn.nn's layers take."""
     model = made("lstm")
@@ -175,7 +201,7 @@ def test_pools_share_prepared_weights(kind: str) -> None:
     features = torch.randn(1, 20, 4, dtype=model.joiner.output.weight.dtype)
     pool = StreamPool(model, 2, bias=bias, like=StreamPool(model, 1))
     slot = pool.open()
-    found = joined(pool.step([slot], features) + pool.finish([slot]))
+    found = joined([*pool.step([slot], features), *pool.finish([slot])])
     (expected,) = model.greedy_search(features, bias=bias)
     assert (found.tokens, found.timestamps) == (expected.tokens, expected.timestamps)
     with pytest.raises(ValueError, match="like is a pool of another model"):
@@ -212,6 +238,9 @@ def test_bad_arguments() -> None:
         pool.step([first], chunk)
     with pytest.raises(ValueError, match=r"chunk has shape \(2, 3, 5\)"):
         pool.step([first, second], torch.randn(2, 3, 5))
+    for slots in ([0.0, 1.0], [[first, second]], ["a", "b"]):
+        with pytest.raises(TypeError, match="it must be a sequence of ints"):
+            pool.step(slots, chunk)  # type: ignore[arg-type]
     pool.close(second)
     for call in (lambda: pool.step([first, second], chunk), lambda: pool.finish([7]), lambda: pool.close(second)):
         with pytest.raises(ValueError, match="it must be that of an open stream"):

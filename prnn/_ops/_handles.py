@@ -107,6 +107,18 @@ def is_unproven(device: torch.device) -> bool:
     return bool(plan["supported"]) and not plan["measured"]
 
 
+def require_proven(kernels: str, device: torch.device, dtype: torch.dtype) -> None:
+    """On a GPU that is_unproven(), the kernels of a loss or of the search agree with the CPU's.
+
+    Raises:
+        NotSupportedError: they do not.
+    """
+    if is_unproven(device):
+        from prnn._ops._twin import require_agreement  # which calls them
+
+        require_agreement(kernels, device, dtype)
+
+
 def is_elsewhere(tensor: Tensor) -> bool:
     """Whether the tensor is on a GPU that is not the current one."""
     return tensor.is_cuda and tensor.get_device() != cuda_current_device()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prnn._ops._handles import device_of, handle, is_elsewhere
+from prnn._ops._handles import device_of, handle, is_elsewhere, require_proven
 from prnn._ops._reduction import Reduction, Weights, weights_of
 
 _BYTE, _INT64, _FLOAT64 = torch.uint8, torch.int64, torch.float64  # each look-up takes time
@@ -64,7 +64,10 @@ _SMALL = 2**25
 
 
 class _Calls(NamedTuple):
-    """The calls of libprnn that make up a loss. They take a handle, options, and addresses."""
+    """The calls of libprnn that make up a loss. They take a handle, options, and addresses. kernels: the name under
+    which prnn._selftest compares them."""
+
+    kernels: str
 
     sizes: Callable[..., tuple[int, int]]
     forward: Callable[..., None]
@@ -94,6 +97,7 @@ def _run_forward(
     dtype = torch.float64 if activations.dtype is torch.float64 else torch.float32
     weights = None if reduction is None else weights_of(reduction)
     library = handle(device)
+    require_proven(calls.kernels, device, activations.dtype)
     try:
         size, reserve_size = calls.sizes(library, options)
         if not keep:

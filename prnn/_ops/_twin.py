@@ -1,12 +1,15 @@
 """Kernels of a GPU against the CPU's: the same layer on both, of random numbers. `prnn selftest` compares layers that
 need every kernel. A GPU whose row of the table has never run (docs/adding_a_gpu.md) has each layer compared before its
-first call, and layers that differ run on cuDNN."""
+first call, and layers that differ run on cuDNN. Losses and the search are compared on a small problem, and are refused
+where they differ."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import threading
@@ -23,7 +26,16 @@ from prnn._ops._call import Call, Data, Options
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
-__all__ = ["Difference", "compare", "compare_layer", "describe_gpu", "fails", "few_threads", "verdict"]
+__all__ = [
+    "Difference",
+    "compare",
+    "compare_layer",
+    "describe_gpu",
+    "fails",
+    "few_threads",
+    "require_agreement",
+    "verdict",
+]
 
 # Tolerances are shares of an output's root mean square; a single number may be off _PEAK times as much. tf32 has
 # float16's, which has as many digits.
@@ -34,6 +46,11 @@ _PEAK = 16
 # Timesteps of a comparison: the fewest of these with which the layer has the plan that it has. Fewer than 5 have, in
 # inference, kernels of their own.
 _STEPS = (5, 33, 65, 129)
+
+# Numbers after which those of a large array begin anew: a prime, so that no row, tile or gate is like another.
+_PERIOD = 1_000_003
+
+_INFERRED = " of inference"  # ends the names of outputs
 
 # Products of a layer's input and recurrent matrices, forward, that take a thread a tenth of a second with the backward
 # pass.
@@ -97,10 +114,10 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
     tested.follow_precision()
     twin = layer(config, torch.float32, stack.input_size, torch.device("cpu"))
     with torch.no_grad():
-        data = _random_data(twin, sizes, stack.dtype)
-        found = _results(tested, sizes, {name: value.to(stack.device) for name, value in data.items()})
+        found = _results(tested, sizes, _random_data(tested, sizes, stack.dtype), infers=_infers(tested))
         with few_threads(sum(sizes) * twin.params_size):
-            wanted = _results(twin, sizes, {name: _widened(value) for name, value in data.items()})
+            wanted = _results(twin, sizes, _random_data(twin, sizes, stack.dtype))
+    wanted |= {name: wanted[name.removesuffix(_INFERRED)] for name in found if name.endswith(_INFERRED)}
     tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE[stack.dtype]
     tolerance *= 1 + (config.num_layers - 1) / 10  # of six layers, the CPU's own 16-bit kernels take 3/4 of one layer's
     gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
@@ -133,37 +150,40 @@ def _forget_failures(stack: Layer) -> None:
         Call(small, _C.Sequences([1]), False).forward(_C.Sequences([1]), (numbers[:8].view(1, 8), None, None), numbers)
 
 
-def _widened(value: Tensor) -> Tensor:
-    return value.float() if value.is_floating_point() else value
-
-
 def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict[str, Tensor]:
-    """On the CPU, the same for the same layer and sizes. Numbers are of `dtype`."""
+    """Numbers that `dtype` has, in the type and on the device of `stack`: the same for the same layer and sizes."""
     generator = torch.Generator().manual_seed(sum(sizes) + stack.params_size)
     rows, batch, config = sum(sizes), sizes[0], stack.config
 
+    def made(numbers: Tensor) -> Tensor:
+        return numbers.to(dtype).to(device=stack.device, dtype=stack.dtype)
+
     def random(*shape: int, scale: float = 1.0) -> Tensor:
-        made = torch.empty(shape, dtype=torch.float32, device="cpu")
-        return made.uniform_(-scale, scale, generator=generator).to(dtype)
+        count = math.prod(shape)
+        numbers = torch.empty(min(count, _PERIOD), dtype=torch.float32, device="cpu")
+        numbers = made(numbers.uniform_(-scale, scale, generator=generator))
+        return numbers.repeat(-(-count // numbers.numel()))[:count].view(shape) if count > 0 else numbers.view(shape)
 
     def chance(probability: float, *shape: int) -> Tensor:
-        made = torch.empty(shape, dtype=torch.float32, device="cpu")
-        return made.uniform_(generator=generator) < probability
+        drawn = torch.empty(shape, dtype=torch.float32, device="cpu").uniform_(generator=generator)
+        return drawn < probability
 
     h = (2 if config.has_reset else 1, stack.states, batch, stack.state_size)
     c = (h[0], stack.cell_states, batch, stack.hidden_size)
-    weights = random(stack.params_size, scale=1.5 / max(stack.hidden_size, stack.input_size) ** 0.5)
     name = next(name for name, mode in MODES.items() if mode == config.mode)
+    is_relu = config.mode == MODES["RNN_RELU"]
+    scale = 1.5 / max(stack.hidden_size, stack.input_size) ** 0.5
+    weights = random(stack.params_size, scale=scale / 4 if is_relu else scale)
     gates = {"GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}.get(name, 4)
     biases = weights[-2 * stack.states * gates * stack.hidden_size :]  # behind all matrices
-    if config.mode == MODES["RNN_RELU"]:
+    if is_relu:
         # Units clearly on or off: at the kink, rounding decides about a gradient.
         signs = chance(0.5, stack.states, 1, stack.hidden_size).expand(-1, 2, -1).reshape(-1)
-        weights /= 4
         biases.copy_(torch.where(signs, 2.0, -2.0))
     else:  # large enough for each to show
-        biases.copy_(random(biases.numel()))
-    made = {
+        drawn = random(biases.numel()).float()
+        biases.copy_(((drawn + drawn.sign()) / 2).to(dtype))
+    data = {
         "weights": weights,
         "x": random(rows, stack.input_size),
         "hx": random(*h),
@@ -171,26 +191,32 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
         "dhy": random(*h[1:]),
     }
     if stack.cell_states > 0:
-        made |= {"cx": random(*c), "dcy": random(*c[1:])}
+        data |= {"cx": random(*c), "dcy": random(*c[1:])}
     if stack.cell_states > stack.states:  # c, n and m: n is the sum that c is divided by
-        made["cx"][:, 1::3] += 2
+        sums = data["cx"][:, 1::3]
+        sums.copy_((sums.float() + 2).to(dtype))
     if config.return_cells:
-        made["dcells"] = random(rows, stack.cells_size)
+        data["dcells"] = random(rows, stack.cells_size)
     if config.has_reset:
-        made["reset"] = chance(0.3, rows)
+        data["reset"] = chance(0.3, rows).to(stack.device)
     if config.mask_kinds & 1:
-        made["zoneout"] = chance(0.3, rows, stack.states * stack.hidden_size)
+        data["zoneout"] = chance(0.3, rows, stack.states * stack.hidden_size).to(stack.device)
     if config.mask_kinds & 2:
-        made["recurrent"] = chance(0.7, stack.states, batch, stack.hidden_size).to(dtype) / 0.7
+        data["recurrent"] = made(chance(0.7, stack.states, batch, stack.hidden_size) / 0.7)
     if config.dropout > 0:
-        made["seed"] = torch.tensor([7, 0], dtype=torch.int64, device="cpu")
+        data["seed"] = torch.tensor([7, 0], dtype=torch.int64, device=stack.device)
     if not config.has_reset:
-        made |= {name: made[name].squeeze(0) for name in ("hx", "cx") if name in made}
-    return made
+        data |= {name: data[name].squeeze(0) for name in ("hx", "cx") if name in data}
+    return data
 
 
-def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All outputs, packed."""
+def _infers(stack: Layer) -> bool:
+    """Whether the layer has a call of inference that computes what one of training does."""
+    return not stack.config.return_cells and stack.config.dropout == 0
+
+
+def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> dict[str, Tensor]:
+    """All outputs, packed. infers: those of inference, too."""
     sequences = _C.Sequences(list(sizes))
     given: Data = (data["x"], data["hx"], data.get("cx"))
     weights = data["weights"]
@@ -205,9 +231,9 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor]) -> 
             None if seed is None or is_backward else seed.clone(),  # which counts the call
         )
 
-    if not stack.config.return_cells and stack.config.dropout == 0:
+    if infers:
         y, hy, cy, *_ = Call(stack, sequences, False).forward(sequences, given, weights, options())
-        found |= {"y of inference": y, "hy of inference": hy, "cy of inference": cy}
+        found |= {f"{name}{_INFERRED}": value for name, value in zip(("y", "hy", "cy"), (y, hy, cy), strict=True)}
     call = Call(stack, sequences, True)
     y, hy, cy, reserve, cells = call.forward(sequences, given, weights, options())
     assert reserve is not None
@@ -232,7 +258,7 @@ def fails(stack: Layer, sequences: Sequence[int] | _C.Sequences) -> bool:
     Raises:
         NotSupportedError: the kernels differ, and cuDNN cannot take their place.
     """
-    if stack.config.backend == BACKENDS["cudnn"]:
+    if stack.config.backend == BACKENDS["cudnn"] or _here.compares:
         return False
     plan = stack.plan(handle(stack.device), sequences)
     if not plan["supported"]:
@@ -249,6 +275,44 @@ def fails(stack: Layer, sequences: Sequence[int] | _C.Sequences) -> bool:
 
 
 _told: set[str] = set()
+
+
+class _Thread(threading.local):
+    """compares: whether the calling thread runs what is compared."""
+
+    compares = False
+
+
+_here = _Thread()
+_agreed: set[tuple[str, torch.device, torch.dtype]] = set()
+
+
+def require_agreement(kernels: str, device: torch.device, dtype: torch.dtype) -> None:
+    """On a GPU that is_unproven(), the kernels of a loss, or of the search, are compared with the CPU's in a type, on a
+    small problem, before their first call. What was found is kept as `fails` keeps it.
+
+    kernels: as prnn._selftest.differences names them.
+
+    Raises:
+        NotSupportedError: they differ.
+    """
+    if (kernels, device, dtype) in _agreed or _here.compares:
+        return
+    if sentence := verdict(device, f"{kernels}, {dtype}", kernels, lambda: _in_a_thread(kernels, device, dtype)):
+        raise NotSupportedError(sentence)
+    _agreed.add((kernels, device, dtype))
+
+
+def _in_a_thread(kernels: str, device: torch.device, dtype: torch.dtype) -> list[Difference]:
+    """A thread of its own: the caller's may be below autograd, in a transform or an autocast region."""
+    from prnn import _selftest  # which calls losses
+
+    def compared() -> list[Difference]:
+        _here.compares = True
+        return _selftest.differences(kernels, device, dtype)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        return threads.submit(compared).result()
 
 
 def _verdict(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mapping[str, Any]) -> str:
@@ -271,7 +335,7 @@ def verdict(device: torch.device, problem: str, kernels: str, differences: Calla
             _verdicts.update(_read())
         if key not in _verdicts:
             if torch.cuda.is_current_stream_capturing():
-                return f"{where} nothing can be compared while a CUDA graph is captured; call the layer once before"
+                return f"{where} nothing can be compared while a CUDA graph is captured; make such a call once before"
             _verdicts[key] = _find_verdict(where, differences)
             _remember(key, _verdicts[key])
         return _verdicts[key]

@@ -33,7 +33,7 @@ from prnn._ops._reduction import Reduction
 _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
-_CALLS = _Calls(_C.ctc_loss_sizes, _C.ctc_loss_forward, _C.ctc_loss_backward)
+_CALLS = _Calls("CTC loss", _C.ctc_loss_sizes, _C.ctc_loss_forward, _C.ctc_loss_backward)
 ctc_options = _Chosen(_C.CTC_LOSS_FIELDS, "input")
 
 

@@ -36,7 +36,10 @@ _NAMES = {
 }
 
 
-_CALLS = _Calls(_C.duration_rnnt_loss_sizes, _C.duration_rnnt_loss_forward, _C.duration_rnnt_loss_backward)
+_CALLS = {
+    type: _Calls(kernels, _C.duration_rnnt_loss_sizes, _C.duration_rnnt_loss_forward, _C.duration_rnnt_loss_backward)
+    for type, kernels in ((_C.DURATION_TDT, "TDT loss"), (_C.DURATION_MULTI_BLANK, "multi-blank loss"))
+}
 duration_options = _Chosen(_C.DURATION_RNNT_LOSS_FIELDS, "type")
 _CLASSES, _TYPE = (list(dict(_C.DURATION_RNNT_LOSS_FIELDS)).index(name) for name in ("classes", "type"))
 
@@ -82,7 +85,8 @@ def _forward(
     logits, durations, type = tensors[0], rest[0], rest[1]
     options = _options(*tensors[:2], durations, *rest[1:-1])
     addresses = _addresses(tensors, options)
-    return _run_forward(_CALLS, _NAMES[type], options, logits, addresses, logits.shape[0], rest[-1], reduction, reserve)
+    calls, batch = _CALLS[type], logits.shape[0]
+    return _run_forward(calls, _NAMES[type], options, logits, addresses, batch, rest[-1], reduction, reserve)
 
 
 def _loss(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -99,7 +103,8 @@ def _backward(gradient: Tensor, tensors: tuple[Any, ...], needs: _Needs) -> tupl
         gradients.data_ptr(),
         _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
     )
-    _run_backward(_CALLS, _NAMES[options[_TYPE]], needs, logits, addresses, gradient, reserve)
+    type = options[_TYPE]
+    _run_backward(_CALLS[type], _NAMES[type], needs, logits, addresses, gradient, reserve)
     return gradients, duration_gradients
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._handles import DTYPES, device_of, handle, require_proven
 from prnn._ops._loss import Options, _Chosen, _run
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_matmul
@@ -52,13 +52,14 @@ class _JointLoss:
     frames and symbols of each sequence that are computed, as far as they are in range; then one argument of the loss's
     own, and what is chosen of the options.
 
-    options(arguments, cells): of the call, up to what is chosen. width(arguments): cells of a frame, and how many
-    numbers the backward pass keeps of each.
+    kernels: the name under which prnn._selftest compares them. options(arguments, cells): of the call, up to what is
+    chosen. width(arguments): cells of a frame, and how many numbers the backward pass keeps of each.
     """
 
     def __init__(
         self,
         name: str,
+        kernels: str,
         tensors: str,
         chosen: _Chosen,
         names: dict[str, str],
@@ -66,7 +67,7 @@ class _JointLoss:
         width: Callable[[tuple[Any, ...]], tuple[int, int]],
     ) -> None:
         inputs = f"{_TENSORS}{tensors}, {chosen.schema}"
-        self.name, self.names, self._options, self._width = name, names, options, width
+        self.name, self._kernels, self.names, self._options, self._width = name, kernels, names, options, width
         self.count = inputs.count("Tensor")
         self.arguments = self.count + 1 + chosen.count
         self.operator = operator(
@@ -106,6 +107,7 @@ class _JointLoss:
     def _forward(self, *arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
         """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
         options, encoder, keep = self._call_options(arguments), arguments[0], arguments[-1]
+        require_proven(self._kernels, encoder.device, encoder.dtype)
         costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
         reserve = new_reserve(self._reserve_size(arguments) if keep else 0, dtype=torch.uint8, device=encoder.device)
         with device_of(encoder):
@@ -210,6 +212,7 @@ def _tdt_options(arguments: tuple[Any, ...], cells: int) -> Options:
 # kept: R, with range_begins (N, T).
 _rnnt = _JointLoss(
     "joint_rnnt_loss",
+    "joint RNN-T loss",
     "Tensor? range_begins, Tensor? seed, Tensor extents, int kept",
     joint_options,
     _RNNT_NAMES,
@@ -221,6 +224,7 @@ joint_rnnt_loss, joint_rnnt_loss_backward, call_joint_rnnt_loss = _rnnt.operator
 # Kept of a cell: two normalisers, and a multiple of 4 for the shares of symbol, blank and durations and their sums.
 _tdt = _JointLoss(
     "joint_tdt_loss",
+    "joint TDT loss",
     "Tensor? seed, Tensor extents, int[] durations",
     joint_tdt_options,
     _RNNT_NAMES | {"durationCount": "the number of durations"},

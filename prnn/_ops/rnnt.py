@@ -39,7 +39,7 @@ _RNNT_NAMES = {
 }
 
 
-_CALLS = _Calls(_C.rnnt_loss_sizes, _C.rnnt_loss_forward, _C.rnnt_loss_backward)
+_CALLS = _Calls("RNN-T loss", _C.rnnt_loss_sizes, _C.rnnt_loss_forward, _C.rnnt_loss_backward)
 rnnt_options = _Chosen(_C.RNNT_LOSS_FIELDS, "input")
 
 

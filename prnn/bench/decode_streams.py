@@ -80,12 +80,12 @@ def by_prnn(model: Transducer, max_symbols: int, device: torch.device) -> Pass:
             for one, piece in zip(features, pieces, strict=True):
                 one.accept_waveform(piece)
             frames = torch.stack([one.pop() for one in features]).to(device)
-            symbols += sum(len(found.tokens) for found in pool.step(slots, frames))
+            symbols += len(pool.step(slots, frames).tokens)
             times.append(time.perf_counter() - began)
         for one in features:
             one.input_finished()
-        last = pool.step(slots, torch.stack([one.pop() for one in features]).to(device)) + pool.finish(slots)
-        return times, symbols + sum(len(found.tokens) for found in last)
+        symbols += len(pool.step(slots, torch.stack([one.pop() for one in features]).to(device)).tokens)
+        return times, symbols + len(pool.finish(slots).tokens)
 
     return run
 

@@ -1,6 +1,6 @@
 """The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
 
-    python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
+    prnn bench backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected [2]]
         [--points FILE.csv ...] [--random COUNT SEED] [--algorithms] [--processes 8] [--seconds 600] [--csv FILE]
 
@@ -96,6 +96,7 @@ class Row:
     resident: Times
     cudnn: Times
     algorithms: dict[str, Times] = field(default_factory=dict)
+    is_apart: bool = False  # the resident kernels keep the projection and the recurrent matrix apart
 
     def ratios(self) -> Times:
         return self.cudnn[0] / self.resident[0], self.cudnn[1] / self.resident[1]
@@ -110,9 +111,8 @@ class Row:
 
 def flat(row: Row) -> rnn_ratios.Point:
     kind, times = row.kind, (*row.resident, *row.cudnn)
-    return rnn_ratios.Point(
-        kind.cell, kind.type, kind.layers, kind.directions, kind.hidden, row.batch, row.steps, *times, kind.projection
-    )
+    shape = (kind.cell, kind.type, kind.layers, kind.directions, kind.hidden, row.batch, row.steps)
+    return rnn_ratios.Point(*shape, *times, kind.projection, int(row.is_apart))
 
 
 class Data:
@@ -165,7 +165,8 @@ def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()
     for backend in BACKENDS:
         runner = Runner(kind, backend, data)
         times.append((replay_time(runner.infer, turn) / steps, replay_time(runner.train, turn) / steps))
-    row = Row(kind, batch, steps, times[0], times[1])
+    engine = kind.make("persistent").query(handle(DEVICE), data.sizes)["forward_engine"]
+    row = Row(kind, batch, steps, times[0], times[1], is_apart=engine == "projected")
     torch.backends.cudnn.allow_tf32 = kind.type == "tf32"
     for name in algorithms:
         try:
@@ -280,7 +281,9 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=COUNT, default=1, help="that prepare calls at the same time")
     parser.add_argument("--seconds", type=SECONDS, default=600, help="no point is begun after this time")
-    parser.add_argument("--csv", metavar="FILE", help="where the rows go for rnn_ratios.py")
+    parser.add_argument(
+        "--csv", metavar="FILE", help="where the rows go; the build reads bench/results/rnn_backends_*.csv"
+    )
     arguments = parser.parse_args()
     require_gpu(parser)
     until = time.monotonic() + arguments.seconds
@@ -302,10 +305,7 @@ def main() -> None:
         tasks = [Task(kind, arguments.batches, arguments.steps, algorithms) for kind in kinds]
     points = (flat(row) for row in measure_all(tasks, arguments.processes, until))
     if arguments.csv:
-        rnn_ratios.write(arguments.csv, torch.cuda.get_device_name(), points)
+        gpu = Kind("lstm", "float16", 1, 1, 512).make("persistent").query(handle(DEVICE), 1)["device"]
+        rnn_ratios.write(arguments.csv, gpu, points)
     else:
         list(points)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,29 +1,20 @@
-"""From the rows of rnn_backends.py to the library's choice between cuDNN and the resident kernels.
+"""From measurements of both backends to ratios of their times, and to the C++ rows by which the library chooses.
 
-    python -m prnn.bench.rnn_ratios table FILE.csv ...     the rows of src/rnn/plan/measured_ratios/*.inc
-    python -m prnn.bench.rnn_ratios regret FILE.csv ...    how far the choice is behind the faster one
-
-A GPU is not needed: the choice is that of the plans for the GPU's row. The library's table was made from
-bench/results/rnn_backends_*.csv.
+The build makes the library's table so (site_scons/ratio_tables.py, which loads this file alone): nothing here needs the
+library. rnn_backends.py measures.
 """
 
-import argparse
 import csv
-import functools
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from prnn import _C
-
 # As in src/rnn/plan/faster.h and plan.h.
 STEPS = (1, 2, 4, 8, 16, 32)
 MANY_STEPS = STEPS[-1]  # from here on, points stand for the last of STEPS
 PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "float32": "kFloat32"}
-CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
-TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
+MODES = {"lstm": "PRNN_LSTM", "gru": "PRNN_GRU", "rnn": "PRNN_RNN_TANH"}
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
 MOST = 255
 SMALL = {"lstm": 128, "gru": 128, "rnn": 256}  # hidden sizes up to which cuDNN has kernels for small layers
@@ -34,7 +25,11 @@ PASSES = ("inference", "training")
 
 
 class Point(NamedTuple):
-    """Microseconds a timestep, inference and training, of the resident kernels and of cuDNN."""
+    """Microseconds a timestep, inference and training, of the resident kernels and of cuDNN. The input has H values.
+
+    steps: timesteps T. projection: its size, 0 without one. apart: 1 where the kernels keep the recurrent matrix and
+    the projection apart, 0 where they multiply with the product of both.
+    """
 
     cell: str
     type: str
@@ -48,6 +43,7 @@ class Point(NamedTuple):
     cudnn: float
     cudnn_training: float
     projection: int = 0
+    apart: int = 0
 
     def times(self, index: int) -> tuple[float, float]:
         """(resident, cuDNN) of one of PASSES."""
@@ -61,50 +57,32 @@ class Point(NamedTuple):
 
     def stack(self) -> str:
         if self.projection > 0:
-            apart = "Apart" if keeps_projection_apart(self.type, self.hidden, self.projection) else ""
-            return f"kProjected{apart}{'Layers' if self.layers * self.directions > 1 else ''}"
+            return f"kProjected{'Apart' * self.apart}{'Layers' if self.layers * self.directions > 1 else ''}"
         return STACKS[2 if self.directions > 1 else self.layers > 1]
 
 
-def write(path: str, device: str, points: Iterable[Point]) -> None:
-    """Times to a hundredth of a microsecond, after a line with the card; a line as soon as there is its point."""
+def write(path: str, gpu: str, points: Iterable[Point]) -> None:
+    """Writes the name of the GPU's row, then each point as soon as it is there, times with two digits."""
     with open(path, "w", newline="", buffering=1) as file:
-        file.write(f"# {device}\n")
+        file.write(f"# {gpu}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)
         for point in points:
-            writer.writerow((*point[:7], *(f"{time:.2f}" for time in point[7:11]), point.projection))
+            writer.writerow((*point[:7], *(f"{time:.2f}" for time in point[7:11]), *point[11:]))
 
 
 def read(files: Iterable[str]) -> tuple[str, list[Point]]:
-    """The card, and the points of all files."""
-    devices, points = set(), []
+    """Returns the name of the GPU's row in src/core/gpu_table.cc, and the points of all files."""
+    gpus, points = set(), []
     for name in files:
         with open(name, newline="") as file:
-            devices.add(file.readline().removeprefix("# ").strip())
+            gpus.add(file.readline().removeprefix("# ").strip())
             for row in csv.DictReader(file):
                 values = [convert(row.get(name, 0)) for name, convert in Point.__annotations__.items()]
                 points.append(Point(*values))
-    if len(devices) != 1:
-        raise SystemExit(f"the files are of several GPUs: {', '.join(sorted(devices))}")
-    return devices.pop(), points
-
-
-def make_layers(
-    cell: str, type_: str, hidden: int, layers: int = 1, directions: int = 1, projection: int = 0
-) -> _C.Rnn:
-    rnn = _C.Rnn(CELLS[cell][1], TYPES[type_], hidden, layers, hidden, directions == 2, projection=projection)
-    if type_ == "tf32":
-        rnn.set_math(_C.TF32_MATH)
-    return rnn
-
-
-@functools.cache
-def keeps_projection_apart(type_: str, hidden: int, projection: int) -> bool:
-    """Whether the resident kernels multiply with both recurrent matrices one after the other."""
-    layer = make_layers("lstm", type_, hidden, projection=projection)
-    found = layer.query_gpu(_C.gpu_names()[0], [1] * MANY_STEPS)
-    return bool(found["forward_engine"] == "projected")
+    if len(gpus) != 1:
+        raise SystemExit(f"the files are of several GPUs: {', '.join(sorted(gpus))}")
+    return gpus.pop(), points
 
 
 Kind = tuple[str, str, str, int, int]  # cell, type, stack, T, H
@@ -112,10 +90,10 @@ Rows = dict[Kind, dict[int, tuple[float, ...]]]  # of each kind, N -> ratios
 
 
 def table(points: Sequence[Point]) -> Iterator[str]:
-    """Lines of C++ for a row of the GPU table, those of few timesteps after the others of a cell."""
+    """The lines of a MeasuredRatios array (src/rnn/plan/faster.h): a cell's rows of few timesteps follow its others."""
     kinds = sorted(ratios_of(points).items(), key=lambda kind: (kind[0][0], kind[0][3] < STEPS[-1], kind[0]))
     for (cell, type_, stack, steps, hidden), ratios in kinds:
-        name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {steps}, {hidden}"
+        name = f"{MODES[cell]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {steps}, {hidden}"
         batches = ", ".join(
             f"{{{batch}, {', '.join(str(min(round(100 * ratio), MOST)) for ratio in found)}}}"
             for batch, found in sorted(ratios.items())
@@ -125,11 +103,10 @@ def table(points: Sequence[Point]) -> Iterator[str]:
 
 def ratios_of(points: Iterable[Point]) -> Rows:
     """cuDNN's time over the resident kernels'. Where one of float16 and bfloat16 was not measured, it has the other's
-    ratios (`share_16_bits`). Layers of two directions, one or several, have the geometric
-    mean of theirs. Stacks larger than the largest that was measured have one layer's, and so have, with a
-    projection, those of a type that was not measured; and all without one that were not measured of few timesteps.
-    Where kernels keep a projection apart, that goes for a tile of sequences alone: with more, cuDNN gains more in a
-    stack."""
+    ratios (`share_16_bits`). Layers of two directions, one or several, have the geometric mean of theirs. Stacks larger
+    than the largest that was measured have one layer's ratios, and so have, with a projection, those of a type that was
+    not measured, and all without one that were not measured of few timesteps. Where kernels keep a projection apart,
+    that goes for a tile of sequences alone: with more, cuDNN gains more in a stack."""
     found: dict[Kind, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         steps = point.row_steps()
@@ -176,47 +153,3 @@ def mean_ratios(points: Sequence[Point]) -> tuple[float, ...]:
     """cuDNN's time over the resident kernels', of each pass."""
     times = [[point.times(index) for point in points] for index in range(len(PASSES))]
     return tuple(statistics.geometric_mean(cudnn / resident for resident, cudnn in found) for found in times)
-
-
-def choice(gpu: str, point: Point) -> tuple[bool, bool]:
-    """Whether the library goes to cuDNN, in inference and in training."""
-    shape = (point.hidden, point.layers, point.directions, point.projection)
-    rnn = make_layers(point.cell, point.type, *shape)
-    found = rnn.query_gpu(gpu, [point.batch] * point.steps)
-    return found["inference_backend"] == _C.CUDNN_BACKEND, found["backend"] == _C.CUDNN_BACKEND
-
-
-def regret(gpu: str, points: Iterable[Point]) -> Iterator[str]:
-    """Of each kind of layer, and few timesteps or many: points, those behind the faster one by more than 3 %, the mean
-    and the worst; and the mean with the resident kernels alone, and with cuDNN alone."""
-    behind: dict[tuple[str, ...], list[tuple[float, float, float, str]]] = defaultdict(list)
-    for point in points:
-        for index, is_cudnn in enumerate(choice(gpu, point)):
-            times = point.times(index)
-            where = f"H = {point.hidden}, N = {point.batch}, T = {point.steps}"
-            few = "few" if point.steps < MANY_STEPS else "many"
-            group = (point.cell, point.type, f"{point.layers} x {point.directions}", few, PASSES[index])
-            behind[group].append((times[is_cudnn] / min(times), times[0] / min(times), times[1] / min(times), where))
-    yield "| cell | type | layers x directions | T | | points | more than 3 % | mean | worst | resident | cuDNN |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
-    for group, found in sorted(behind.items()):
-        means = [math.exp(sum(math.log(point[i]) for point in found) / len(found)) for i in range(3)]
-        worst = max(found)
-        columns = (len(found), sum(point[0] > 1.03 for point in found), f"{means[0]:.3f}")
-        columns += (f"{worst[0]:.2f} ({worst[3]})", f"{means[1]:.2f}", f"{means[2]:.2f}")
-        yield f"| {' | '.join(map(str, (*group, *columns)))} |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["table", "regret"])
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("--gpu", help="the row whose plans choose; by default the one with the card's name")
-    arguments = parser.parse_args()
-    device, points = read(arguments.files)
-    gpu = arguments.gpu or device.removeprefix("NVIDIA ")
-    print("\n".join(table(points) if arguments.what == "table" else regret(gpu, points)))
-
-
-if __name__ == "__main__":
-    main()

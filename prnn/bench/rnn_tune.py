@@ -2,8 +2,7 @@
 
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
 cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the line for
-src/core/gpu_table.cc and the best plans (docs/adding_a_gpu.md). Then the layers on both backends, for
-src/rnn/plan/measured_ratios/.
+src/core/gpu_table.cc and the best plans (docs/adding_a_gpu.md).
 """
 
 import itertools
@@ -14,8 +13,7 @@ import torch
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES
-from prnn.bench import rnn_backends, rnn_ratios
-from prnn.bench.rnn_gpu import time_graph
+from prnn.bench.timing import time_graph
 
 Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay
 
@@ -108,17 +106,3 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
             time, plan, own = best_plan(layer, batch, backward, repeats)
             point = f"| {cell} | {size} | {batch} | {'backward' if backward else 'forward'} |"
             print(f"{point} {own / steps:.2f} | {time / steps:.2f} | {plan} |", flush=True)
-
-
-def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
-    """One layer, several layers and both directions, at the batches of the library's table."""
-    rows = []
-    print("\n| cell | type | layers x directions | H | N | T | resident | cuDNN | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for cell, (layers, directions), size in itertools.product(cells, ((1, 1), (3, 1), (1, 2)), hidden):
-        kind = rnn_backends.Kind(cell, type_, layers, directions, size)
-        for row in rnn_backends.rows_of(rnn_backends.Task(kind, rnn_backends.BATCHES)):
-            print(row, flush=True)
-            rows.append(rnn_backends.flat(row))
-    print("\nsrc/rnn/plan/measured_ratios/:")
-    print("\n".join(rnn_ratios.table(rows)))

@@ -99,6 +99,8 @@ def lstm(
     recurrent_mask: Array | None = None,
     zoneout_mask: Array | None = None,
     zoneout: float = 0.0,
+    dropout: float = 0.0,
+    key: Array | None = None,
     precision: Any = None,
 ) -> tuple[Array, tuple[Array, Array]]:
     """LSTM layers, with gates i, f, g, o: c' = f * c + i * g, h' = o * tanh(c').
@@ -121,6 +123,9 @@ def lstm(
             Ghahramani 2016): 0 where it is dropped, else 1 / (1 - probability). Not with a projection.
         zoneout_mask: bool (T, N, L D, H): where h stays what it was (Krueger et al. 2017); c has no zoneout.
         zoneout: 0 to 1, in place of a mask: h' = zoneout * h + (1 - zoneout) * h', as evaluation has it.
+        dropout: less than 1: with what probability each output of a layer but the last is 0 in the next one's input;
+            the others are divided by 1 - dropout. The layers are then separate calls. 0 in evaluation.
+        key: jax.random's, of which dropout draws; needed with dropout alone.
         precision: of float32's products on a GPU, as jax.lax has it: None is jax_default_matmul_precision, and where
             that is unset, too, or "default", "fastest", "tensorfloat32" or "bfloat16", factors may be rounded to tf32;
             all others are float32's accuracy.
@@ -134,7 +139,8 @@ def lstm(
         prnn.NotSupportedError: what no kernel serves on jax's default device.
     """
     masks = (recurrent_mask, zoneout_mask, zoneout)
-    out = _layers("lstm", params, x, state, bidirectional, lengths, (reset, reset_state), masks, precision)
+    resets, drops = (reset, reset_state), (dropout, key)
+    out = _layers("lstm", params, x, state, bidirectional, lengths, resets, masks, drops, precision)
     return out.y, (out.hy, out.cy)
 
 
@@ -150,13 +156,16 @@ def gru(
     recurrent_mask: Array | None = None,
     zoneout_mask: Array | None = None,
     zoneout: float = 0.0,
+    dropout: float = 0.0,
+    key: Array | None = None,
     precision: Any = None,
 ) -> tuple[Array, Array]:
     """GRU layers, with gates r, z, n: n = tanh(W x + b + r * (R h + b')), h' = (1 - z) * n + z * h.
 
     Arguments, errors and y as lstm()'s; state, reset_state and the last states are h alone, (L D, N, H)."""
     masks = (recurrent_mask, zoneout_mask, zoneout)
-    out = _layers("gru", params, x, state, bidirectional, lengths, (reset, reset_state), masks, precision)
+    resets, drops = (reset, reset_state), (dropout, key)
+    out = _layers("gru", params, x, state, bidirectional, lengths, resets, masks, drops, precision)
     return out.y, out.hy
 
 
@@ -171,6 +180,8 @@ def rnn(
     reset: Array | None = None,
     reset_state: Array | None = None,
     recurrent_mask: Array | None = None,
+    dropout: float = 0.0,
+    key: Array | None = None,
     precision: Any = None,
 ) -> tuple[Array, Array]:
     """Elman RNN layers, h' = f(W x + b + R h + b'), f "tanh" or "relu".
@@ -179,9 +190,8 @@ def rnn(
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
     masks = (recurrent_mask, None, 0.0)
-    out = _layers(
-        f"rnn_{nonlinearity}", params, x, state, bidirectional, lengths, (reset, reset_state), masks, precision
-    )
+    resets, drops, mode = (reset, reset_state), (dropout, key), f"rnn_{nonlinearity}"
+    out = _layers(mode, params, x, state, bidirectional, lengths, resets, masks, drops, precision)
     return out.y, out.hy
 
 
@@ -194,9 +204,10 @@ def _layers(
     lengths: Array | None,
     resets: tuple[Array | None, Any],
     masks: tuple[Array | None, Array | None, float],
+    drops: tuple[float, Array | None],
     precision: Any,
 ) -> Outputs:
-    (reset, reset_state), (recurrent_mask, zoneout_mask, zoneout) = resets, masks
+    (reset, reset_state), (recurrent_mask, zoneout_mask, zoneout), (dropout, key) = resets, masks, drops
     if getattr(x, "ndim", None) != 3 or min(x.shape[:2]) < 1:
         raise ValueError(f"x has shape {getattr(x, 'shape', None)}; it must be (T, N, I), T and N at least 1")
     if x.dtype.name not in _library.DTYPES:
@@ -212,20 +223,27 @@ def _layers(
     _library.require(reset, "reset", (steps, batch), jnp.dtype(bool))
     _library.require(recurrent_mask, "recurrent_mask", (count, batch, hidden), x.dtype)
     _library.require(zoneout_mask, "zoneout_mask", (steps, batch, count, hidden), jnp.dtype(bool))
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout is {dropout}; it must be at least 0 and less than 1")
+    if dropout > 0 and key is None:
+        raise ValueError(
+            f"dropout is {dropout} and key is None; dropout needs a key of jax.random, evaluation no dropout"
+        )
     heads = stack.heads
     hx, cx, reset_hx, reset_cx, recurrent_mask = (
         None if value is None else _split_heads(value, heads) for value in (hx, cx, reset_hx, reset_cx, recurrent_mask)
     )
     arrays = Arrays(None, x, hx, cx, reset, reset_hx, reset_cx, recurrent_mask, zoneout_mask)
-    if lengths is None:
-        outputs = run(stack, arrays._replace(weights=_packed(params, x)))
-    else:
+    if lengths is not None:
         lengths = jnp.asarray(lengths)
         if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
             raise ValueError(
                 f"lengths is {lengths.dtype.name} {lengths.shape}; it must be integers of shape ({batch},)"
             )
-        outputs = _with_lengths(stack, params, arrays, lengths)
+    if lengths is None and (dropout == 0 or stack.layers == 1):
+        outputs = run(stack, arrays._replace(weights=_packed(params, x)))
+    else:
+        outputs = _one_by_one(stack, params, arrays, lengths, dropout, key)
     cy = None if outputs.cy is None else _join_heads(outputs.cy, heads)
     return outputs._replace(hy=_join_heads(outputs.hy, heads), cy=cy)
 
@@ -334,38 +352,58 @@ def _join_heads(state: Array, heads: int) -> Array:
     return joined.reshape(count // heads, batch, heads * units)
 
 
+def _one_by_one(
+    stack: Stack, params: Sequence[LayerParams], arrays: Arrays, lengths: Array | None, dropout: float, key: Any
+) -> Outputs:
+    """The layers as separate calls, with dropout between them."""
+    y, last_h, last_c = arrays.x, [], []
+    for layer in range(stack.layers):
+        if layer > 0 and dropout > 0:
+            kept = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - dropout, y.shape)
+            y = jnp.where(kept, y / (1 - dropout), 0)
+        part = dataclasses.replace(stack, input_size=y.shape[2], layers=1)
+        first, count = layer * stack.directions, stack.directions
+        given, own = _of_places(arrays, first, count, stack.heads)._replace(x=y), params[first : first + count]
+        if lengths is None:
+            out = run(part, given._replace(weights=_packed(own, y)))
+        else:
+            out = _with_lengths(part, own, given, lengths)
+        y = out.y
+        last_h.append(out.hy)
+        last_c.append(out.cy)
+    cy = None if last_c[0] is None else jnp.concatenate(last_c)
+    return Outputs(y, jnp.concatenate(last_h), cy, None)
+
+
 def _with_lengths(stack: Stack, params: Sequence[LayerParams], arrays: Arrays, lengths: Array) -> Outputs:
-    """Sequences of different lengths, which a compiled program does not know: a layer and direction at a time over all
-    timesteps. The last states are taken from its outputs."""
+    """A layer over sequences of different lengths, which a compiled program does not know: a direction at a time over
+    all timesteps. The last states are taken from its outputs."""
     time = jnp.arange(arrays.x.shape[0])[:, None]
     inside, is_last = (time < lengths)[..., None], (time == lengths - 1)[..., None]
     backwards = jnp.where(time < lengths, lengths - 1 - time, time)
-    y = jnp.where(inside, arrays.x, 0)
-    last_h, last_c = [], []
-    for layer in range(stack.layers):
-        part = dataclasses.replace(stack, input_size=y.shape[2], layers=1, directions=1, has_cells=stack.mode == "lstm")
-        outputs = []
-        for direction in range(stack.directions):
-            place = layer * stack.directions + direction
-            given = _of_place(arrays, place, stack.heads)._replace(x=y, weights=_packed([params[place]], y))
-            if direction == 1:
-                given = _reversed(given, backwards)
-            out = run(part, given)
-            last_h.append(_last(out.y, is_last, given.hx, lengths, stack.heads))
-            if out.cells is not None:
-                last_c.append(_last(out.cells, is_last, given.cx, lengths, stack.heads))
-            h = jnp.where(inside, out.y, 0)
-            outputs.append(_reorder(h, backwards) if direction == 1 else h)
-        y = jnp.concatenate(outputs, axis=-1)
-    return Outputs(y, jnp.concatenate(last_h), jnp.concatenate(last_c) if last_c else None, None)
+    x = jnp.where(inside, arrays.x, 0)
+    part = dataclasses.replace(stack, directions=1, has_cells=stack.mode == "lstm")
+    outputs, last_h, last_c = [], [], []
+    for direction in range(stack.directions):
+        given = _of_places(arrays, direction, 1, stack.heads)._replace(x=x, weights=_packed([params[direction]], x))
+        if direction == 1:
+            given = _reversed(given, backwards)
+        out = run(part, given)
+        last_h.append(_last(out.y, is_last, given.hx, lengths, stack.heads))
+        if out.cells is not None:
+            last_c.append(_last(out.cells, is_last, given.cx, lengths, stack.heads))
+        h = jnp.where(inside, out.y, 0)
+        outputs.append(_reorder(h, backwards) if direction == 1 else h)
+    cy = jnp.concatenate(last_c) if last_c else None
+    return Outputs(jnp.concatenate(outputs, axis=-1), jnp.concatenate(last_h), cy, None)
 
 
-def _of_place(arrays: Arrays, place: int, heads: int) -> Arrays:
-    """The arrays of one layer and direction."""
-    states = slice(place * heads, (place + 1) * heads)
+def _of_places(arrays: Arrays, first: int, count: int, heads: int) -> Arrays:
+    """The arrays of so many layers and directions."""
+    states = slice(first * heads, (first + count) * heads)
     names = ("hx", "cx", "reset_hx", "reset_cx", "recurrent_mask")
     of_states = {name: value[states] for name in names if (value := getattr(arrays, name)) is not None}
-    zoneout_mask = None if arrays.zoneout_mask is None else arrays.zoneout_mask[:, :, place : place + 1]
+    zoneout_mask = None if arrays.zoneout_mask is None else arrays.zoneout_mask[:, :, first : first + count]
     return arrays._replace(**of_states, zoneout_mask=zoneout_mask)
 
 

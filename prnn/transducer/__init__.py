@@ -11,6 +11,7 @@ from prnn.transducer.pool import StreamPool
 from prnn.transducer.predictor import Predictor, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.search import TransducerSearchResult, TransducerSearchState, transducer_search
 from prnn.transducer.stacking import EncoderState, StackingEncoder
+from prnn.transducer.step_result import StepResult
 from prnn.transducer.streaming import StreamState
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "RecurrentPredictor",
     "StackingEncoder",
     "StatelessPredictor",
+    "StepResult",
     "StreamPool",
     "StreamState",
     "SymbolBias",

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from prnn._fields import shown
+from prnn._ops.transducer_search import Found
 from prnn._search import MAX_SYMBOLS
 from prnn.transducer.biasing import SymbolBias, check_bias
+from prnn.transducer.capture import CapturedSteps
 from prnn.transducer.checks import check_features, require_at_least, require_searchable
+from prnn.transducer.encoder import Encoder
 from prnn.transducer.greedy import greedy_begin, greedy_search
-from prnn.transducer.hypothesis import Decoder, Hypothesis, found_hypotheses, map_tensors, select_rows
+from prnn.transducer.hypothesis import Decoder, map_tensors, select_rows
 from prnn.transducer.inference import in_eval_mode
-from prnn.transducer.resident import Resident, resident
+from prnn.transducer.resident import Resident, is_plain, resident
 from prnn.transducer.resident_layers import resident_layers
 from prnn.transducer.stacking import EncoderState, StackingEncoder
+from prnn.transducer.step_result import Array, Columns, StepResult, device_copy
 
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
 
+_CAPTURES = False  # not run on a GPU yet
 _LONG = 16  # encoder frames
 
 
@@ -72,23 +80,30 @@ class StreamPool:
                 self._resident = None if shared is None else Resident(self._decoder, shared.prepared)
                 self._layers = like._layers
             self._new_encoder: Any = self._model.encoder.initial_state(1)
-            self._encoder: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots))
+            # The last row is a spare one.
+            self._encoder_rows: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots + 1))
+            self._encoder: Any = map_tensors(lambda x: x[:slots], self._encoder_rows)
             if self._resident is None:
                 self._new_search = greedy_begin(self._decoder, 1)
                 self._search: Any = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), self._new_search)
             else:
                 self._search = self._resident.new_state(slots)
-        self._frames = [0] * slots  # encoder frames searched of each stream
-        self._waiting = [0] * slots  # frames that wait in a StackingEncoder's state
+        self._frames = np.zeros(slots, np.int64)  # encoder frames searched of each stream
+        self._waiting = np.zeros(slots, np.int64)  # frames that wait in a StackingEncoder's state
         self._free = list(range(slots - 1, -1, -1))
-        self._open: set[int] = set()
+        self._is_open = np.zeros(slots, bool)
+        self._order = np.arange(slots)
+        self._owner = np.zeros(slots, np.int64)  # of a slot the row that names it, while slots are checked
+        self._captured: CapturedSteps | None = None
+        if _CAPTURES and self._resident is not None and weight.is_cuda and _is_capturable(self._model.encoder):
+            self._captured = CapturedSteps(self._step_alike, self._model, slots, self._device)
 
     def open(self) -> int:
         """The slot of a new stream. Raises ValueError if all slots are taken."""
         if not self._free:
             raise ValueError(f"all slots are taken, {self.slots}; close a stream, or make a larger pool")
         slot = self._free.pop()
-        self._open.add(slot)
+        self._is_open[slot] = True
         self._frames[slot] = self._waiting[slot] = 0
         map_tensors(lambda x, new: x[slot].copy_(new[0]), self._encoder, self._new_encoder)
         if self._resident is None:
@@ -100,19 +115,21 @@ class StreamPool:
 
     def close(self, slot: int) -> None:
         """Gives a stream's slot to others."""
-        self._require_open([slot])
-        self._open.remove(slot)
+        self._places([slot])
+        self._is_open[slot] = False
         self._free.append(slot)
 
     def frames(self, slot: int) -> int:
         """How many encoder frames of a stream have been searched."""
-        return self._frames[slot]
+        return int(self._frames[slot])
 
-    def step(self, slots: Sequence[int], chunk: Tensor, chunk_lengths: Tensor | None = None) -> list[Hypothesis]:
+    def step(
+        self, slots: Sequence[int] | Array | Tensor, chunk: Tensor, chunk_lengths: Tensor | None = None
+    ) -> StepResult:
         """Recognises the next frames of some streams.
 
         Args:
-            slots: N different streams.
+            slots: (N,), different streams.
             chunk: (N, C, F), float, C from 0 up.
             chunk_lengths: (N,), integer, 0 to C, the real frames of each stream; None means all C.
 
@@ -126,30 +143,31 @@ class StreamPool:
         feature_dim = self._model.encoder.feature_dim
         lengths = check_features("chunk", chunk, feature_dim, "chunk_lengths", chunk_lengths, 0).cpu()
         require_searchable("chunk", chunk, self._device)
-        self._require_open(slots)
-        if len(slots) != len(chunk):
-            raise ValueError(f"slots has {len(slots)} streams; chunk has {len(chunk)} rows")
+        places = self._places(slots)
+        if len(places) != len(chunk):
+            raise ValueError(f"slots has {len(places)} streams; chunk has {len(chunk)} rows")
         with torch.no_grad():
-            return self._advance(slots, chunk, lengths)
+            return self._advance(places, chunk, lengths)
 
-    def finish(self, slots: Sequence[int]) -> list[Hypothesis]:
+    def finish(self, slots: Sequence[int] | Array | Tensor) -> StepResult:
         """Recognises what still waits for frames, now that no more come: what `step` returns. The score has what the
         bias gives at an utterance's end. The streams are then to be closed."""
-        self._require_open(slots)
+        places = self._places(slots)
+        if not len(places):
+            return StepResult.nothing(np.zeros(0))
         with torch.no_grad():
-            found = self._advance(slots, None, None)
+            found = self._advance(places, None, None)
             bias = self._decoder.bias
             if bias is None:
                 return found
-            nodes = self._nodes.long()[torch.tensor(list(slots), device=self._device)]
-            scores = torch.tensor([h.score for h in found], dtype=torch.float64, device=self._device)
-            settled = bias.settled(scores, nodes).tolist()
-        return [Hypothesis(h.tokens, score, h.timestamps, h.log_probs) for h, score in zip(found, settled, strict=True)]
+            rows = device_copy(places, self._device)
+            settled = bias.settled(self._scores[rows], self._nodes[rows].long())
+            return replace(found, scores=settled.cpu().numpy())
 
     def begin_utterance(self, slot: int) -> float:
         """Begins another utterance in a stream, at a pause for instance: encoder and predictor go on, the score begins
         anew. Returns it: 0, or minus the share of a phrase that was begun."""
-        self._require_open([slot])
+        self._places([slot])
         bias = self._decoder.bias
         score = 0.0 if bias is None else float(bias.carried(self._nodes[slot].long()))
         self._scores[slot] = score
@@ -167,49 +185,87 @@ class StreamPool:
     def _nodes(self) -> Tensor:
         return self._search.predictor[-1] if self._resident is None else self._search[-2]
 
-    def _require_open(self, slots: Sequence[int]) -> None:
-        for slot in slots:
-            if slot not in self._open:
-                raise ValueError(f"slots has {slot}; it must be that of an open stream")
-        if len(set(slots)) != len(slots):
-            raise ValueError(f"slots is {list(slots)}; it must name different streams")
+    def _places(self, slots: Sequence[int] | Array | Tensor) -> Array:
+        """The slots as an array of int64; ValueError or TypeError unless they are those of different open streams."""
+        places: Array = np.asarray(slots.cpu() if isinstance(slots, Tensor) else slots)
+        if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
+            raise TypeError(f"slots is {shown(slots)}; it must be a sequence of ints")
+        places = places.astype(np.int64)
+        is_known = (places >= 0) & (places < self.slots)
+        is_known[is_known] = self._is_open[places[is_known]]
+        if not is_known.all():
+            raise ValueError(f"slots has {places[~is_known][0]}; it must be that of an open stream")
+        numbers = self._order[: len(places)]
+        self._owner[places] = numbers
+        if (self._owner[places] != numbers).any():
+            raise ValueError(f"slots is {shown(places.tolist())}; it must name different streams")
+        return places
 
-    def _rows(self, slots: Sequence[int]) -> Tensor | None:
-        """None: all of them, in their order."""
-        if len(slots) == self.slots and list(slots) == list(range(self.slots)):
-            return None
-        return torch.tensor(list(slots), device=self._device)
-
-    def _advance(self, slots: Sequence[int], chunk: Tensor | None, lengths: Tensor | None) -> list[Hypothesis]:
+    def _advance(self, places: Array, chunk: Tensor | None, lengths: Tensor | None) -> StepResult:
         """Encodes and searches a chunk, whose (N,) int64 lengths are on the CPU, or, without one, what still waits for
         frames."""
-        rows = self._rows(slots)
+        alike, ready = self._planned(places, chunk, lengths)
+        are_all = len(places) == self.slots and bool((places == self._order).all())
+        columns = None
+        if self._captured is not None and chunk is not None and alike is not None:
+            columns = self._captured(chunk, alike, None if are_all else places, ready)
+        if columns is None:
+            rows = None if are_all else device_copy(places, self._device)
+            out, counts = self._encoded(rows, chunk, lengths, alike)
+            if not out.shape[1]:
+                return StepResult.nothing(self._scores.cpu().numpy()[places])
+            slots = None if rows is None else rows.int()
+            columns = Columns.of(self._searched(rows, slots, out, counts)).on_host()
+            ready = counts.cpu().numpy() if ready is None else ready
+        first = self._frames[places]
+        self._frames[places] += ready
+        return StepResult.of(columns, first)
+
+    def _step_alike(self, chunk: Tensor, waiting: int, table: Tensor | None) -> Columns:
+        """Encodes and searches a chunk whose frames are all real, without a wait for a GPU. table: that of
+        `padded_table`; None: all slots in their order."""
+        if table is None:
+            return Columns.of(self._searched(None, None, *self._encoded(None, chunk, None, waiting)))
+        rows, slots, counts = table[0].long(), table[1], table[2]
+        return Columns.of(self._searched(rows, slots, self._encoded(rows, chunk, None, waiting)[0], counts))
+
+    def _planned(self, places: Array, chunk: Tensor | None, lengths: Tensor | None) -> tuple[int | None, Any]:
+        """How many frames of each stream wait, if equally many do and all of the chunk are real; and how many encoder
+        frames each stream gets, (N,), if the host knows."""
         encoder: Any = self._model.encoder
-        ready: list[int] | None = None  # the encoder frames of each stream, where the host knows
-        alike = None
-        if chunk is not None and lengths is not None and isinstance(encoder, StackingEncoder):
-            given = lengths.tolist()
-            totals = [self._waiting[slot] + length for slot, length in zip(slots, given, strict=True)]
-            after_chunk = {total: encoder.ready_of(total) for total in set(totals)}
-            ready = [after_chunk[total][0] for total in totals]
-            if len(after_chunk) == 1 and all(length == chunk.shape[1] for length in given):
-                alike = totals[0] - chunk.shape[1]
-            for slot, total in zip(slots, totals, strict=True):
-                self._waiting[slot] = after_chunk[total][1]
-        else:
-            for slot in slots:
-                self._waiting[slot] = 0
+        if chunk is None or lengths is None or not isinstance(encoder, StackingEncoder):
+            self._waiting[places] = 0
+            return None, None
+        given, before = lengths.numpy(), self._waiting[places]
+        totals = before + given
+        if (totals == totals[0]).all():
+            ready, self._waiting[places] = encoder.ready_of(int(totals[0]))
+            is_full = bool((given == chunk.shape[1]).all())
+            return int(before[0]) if is_full else None, np.full(len(places), ready)
+        different, which = np.unique(totals, return_inverse=True)
+        ready, self._waiting[places] = np.array([encoder.ready_of(int(total)) for total in different])[which].T
+        return None, ready
+
+    def _encoded(
+        self, rows: Tensor | None, chunk: Tensor | None, lengths: Tensor | None, alike: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """Encoder frames (N, M, D) and their numbers (N,), on the device; the encoder's states go on.
+
+        rows: (N,) int64; None: all slots in their order. alike: as `_planned` returns it.
+        """
+        encoder: Any = self._model.encoder
+        states = self._encoder if rows is None else self._encoder_rows
         # Each stream is one thread's in the library's layers; in prnn.nn's, threads share a stream that is long.
         is_long = chunk is not None and chunk.shape[1] > _LONG * encoder.frame_stride
-        by_modules = self._layers is None or (is_long and len(slots) < torch.get_num_threads())
+        by_modules = self._layers is None or (is_long and len(chunk) < torch.get_num_threads())  # type: ignore[arg-type]
         if by_modules and alike is None:
-            state = _selected(self._encoder, rows)
+            state = _selected(states, rows)
             out, counts, after = (
                 encoder.finish(state) if chunk is None else encoder.step(chunk, lengths.to(self._device), state)  # type: ignore[union-attr]
             )
-            _write(self._encoder, rows, after)
-            return self._find(slots, rows, out, counts, ready)
-        waiting, hidden = self._encoder[:2], self._encoder.hidden
+            _write(states, rows, after)
+            return out, counts
+        waiting, hidden = states[:2], states.hidden
         frames, held = _selected(waiting, rows)
         if alike is not None:
             assert chunk is not None
@@ -221,39 +277,33 @@ class StreamPool:
                 encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
             )
         if self._layers is not None and not by_modules:
-            out = self._layers.run(x, counts, rows, hidden)
+            out = self._layers.run(x, counts if alike is None else None, rows, hidden)
         elif x.shape[1]:
             out, after = encoder.layers(x, _selected(hidden, rows), None)
             _write(hidden, rows, after)
         else:
-            out = x.new_zeros(len(slots), 0, encoder.output_dim)
+            out = x.new_zeros(len(x), 0, encoder.output_dim)
         _write(waiting, rows, (frames, held))
-        return self._find(slots, rows, out, counts, ready)
+        return out, counts
 
-    def _find(
-        self, slots: Sequence[int], rows: Tensor | None, out: Tensor, counts: Tensor, ready: list[int] | None
-    ) -> list[Hypothesis]:
-        """Searches the encoder's frames, (N,) `counts` of them real."""
-        if not out.shape[1]:
-            scores = self._scores.tolist()
-            return [Hypothesis([], scores[slot], [], []) for slot in slots]
+    def _searched(self, rows: Tensor | None, slots: Tensor | None, out: Tensor, counts: Tensor) -> Found:
+        """Searches the encoder's frames, (N,) `counts` of them real; the search's states go on.
+
+        rows, slots: (N,) int64 and int32, the same; None: all slots in their order.
+        """
         if self._resident is None:
             state = _selected(self._search, rows)
             found, state = greedy_search(self._decoder, out, counts, self._max_symbols, state, returns_state=True)
             _write(self._search, rows, state)
-        else:
-            places = None if rows is None else rows.int()
-            by_library = self._resident.search(out, counts, self._max_symbols, (places, *self._search[1:]))
-            assert by_library is not None  # a model that has a search has one for all sizes
-            found = by_library
-        hypotheses = found_hypotheses(found)
-        ready = counts.tolist() if ready is None else ready
-        for slot, hypothesis, count in zip(slots, hypotheses, ready, strict=True):
-            first = self._frames[slot]
-            if hypothesis.timestamps:
-                hypothesis.timestamps[:] = [first + frame for frame in hypothesis.timestamps]
-            self._frames[slot] = first + count
-        return hypotheses
+            return found
+        by_library = self._resident.search(out, counts, self._max_symbols, (slots, *self._search[1:]))
+        assert by_library is not None  # a model that has a search has one for all sizes
+        return by_library
+
+
+def _is_capturable(encoder: object) -> bool:
+    """Whether an encoder's layers launch the same kernels for all chunks of a shape, and nothing else is called."""
+    return type(encoder) is Encoder and all(is_plain(module, type(module)) for module in encoder.modules())
 
 
 def _selected(tree: Any, rows: Tensor | None) -> Any:

@@ -24,12 +24,12 @@ class ResidentLayers:
     def __init__(self, prepared: stream_layers.PreparedLayers) -> None:
         self.prepared = prepared
 
-    def run(self, x: Tensor, counts: Tensor, rows: Tensor | None, hidden: State) -> Tensor:
-        """Encoder frames (N, M, output size) of stacked frames (N, M, I), zero beyond (N,) `counts`; writes `hidden`,
-        h and c of the slots (N,) `rows`."""
+    def run(self, x: Tensor, counts: Tensor | None, rows: Tensor | None, hidden: State) -> Tensor:
+        """Encoder frames (N, M, output size) of stacked frames (N, M, I), zero beyond (N,) `counts`, None: all M;
+        writes `hidden`, h and c of the slots (N,) `rows`."""
         if not x.shape[1]:
             return x.new_zeros(len(x), 0, self.prepared.output_size)
-        lengths = None if bool((counts == x.shape[1]).all()) else counts.int()
+        lengths = None if counts is None or bool((counts == x.shape[1]).all()) else counts.int()
         slots = None if rows is None else rows.int()
         return stream_layers.run(self.prepared, x, lengths, slots, hidden[0], hidden[1] if len(hidden) > 1 else None)
 

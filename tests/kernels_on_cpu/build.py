@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(ROOT / "site_scons"))
 import kernel_instances  # noqa: E402
+import ratio_tables  # noqa: E402
 
 # Of programs that follow the order of accesses; with addresses that addr2line finds.
 ORDER = ("-DPRNN_ORDER", "-fno-pie", "-no-pie")
@@ -91,7 +92,9 @@ class Builder:
         if program in ("run_layer", "run_stack", "run_layer_norm"):
             objects.append(self._compile_once(HERE / "layer.cc", "-O2"))
         if program in ("run_layer", "run_stack"):
-            plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc"))]
+            ratios = self.folder / "measured_ratios.cc"
+            ratios.write_text(ratio_tables.ratios_text())
+            plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc")), ratios]
             objects += [self._compile_once(source, "-O0") for source in plan]
         if program == "run_decode":
             objects.append(self._compile_once(ROOT / "src/decode/cuda/search_plan.cc", "-O0"))

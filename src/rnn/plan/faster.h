@@ -1,5 +1,5 @@
 // Whether cuDNN is faster than the resident kernels: measurements on a GPU, interpolated. prnn/bench/rnn_backends.py
-// makes them, and writes the rows of measured_ratios/; docs/adding_a_gpu.md says how.
+// measures, the build makes the table of its file (site_scons/ratio_tables.py); docs/adding_a_gpu.md says how.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct GpuRatios {
   int count;
 };
 
-// GPUs that are not here go by the first until somebody measures them.
+// One entry a file of bench/results/rnn_backends_*.csv. GPUs that are not here go by the first until somebody measures
+// them.
 extern const GpuRatios kGpuRatios[];
 extern const int kGpuRatiosCount;
 

@@ -11,7 +11,7 @@ struct PassTime {
   double pass, tile, products;
 };
 
-// Fitted to bench/results/rnn_backends_*.csv.
+// Fitted to the points of bench/results/rnn_backends_h200.csv with at least 32 timesteps.
 PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& problem) {
   const bool is_float = problem.type == PRNN_DATA_FLOAT;
   switch (shape.kernel->engine) {
@@ -78,7 +78,7 @@ struct CallTime {
   double call, launch, megabyte;
 };
 
-// Fitted to bench/results/rnn_backends_few_timesteps_h200.csv.
+// Fitted to its points with fewer timesteps.
 CallTime call_time(Engine engine, bool is_float, bool training) {
   switch (engine) {
     case Engine::kCluster:
