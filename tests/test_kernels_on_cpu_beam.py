@@ -31,10 +31,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return Builder(tmp_path_factory, "-fsanitize=undefined", "-fno-sanitize-recover=undefined").run_beam("beam")
 
 
-def make_case(dtype: torch.dtype = torch.float32, **options: Any) -> DecodeCase:
+def make_case(dtype: torch.dtype = torch.float32, blank_bias: float = 1.5, **options: Any) -> DecodeCase:
     case = DecodeCase(dtype=dtype, projected=True, **options)
     assert case.weights["outputBias"] is not None
-    case.weights["outputBias"][case.blank] += 1.5
+    case.weights["outputBias"][case.blank] += blank_bias
     return case
 
 
@@ -50,6 +50,19 @@ def test_as_on_the_cpu(program: pathlib.Path, beam: int, options: dict[str, Any]
     assert_beams(found, case.beam_search(frames, lengths, beam), TOLERANCE)
 
 
+@pytest.mark.parametrize("blank_bias", [6.0, 12.0])
+@pytest.mark.parametrize("options", MODELS[:2], ids=str)
+def test_windows(program: pathlib.Path, options: dict[str, Any], blank_bias: float) -> None:
+    """Of four and of two frames, of which most have blanks alone."""
+    case = make_case(blank_bias=blank_bias, **options)
+    frames, lengths = case.frames(3, 30), [30, 17, 29]
+    expected = case.beam_search(frames, lengths)
+    assert any(h.symbols for h in expected[0])
+    for utterances, column_tiles in ((1, 2), (1, 1), (4, 2)):
+        where = {"blocks": 2, "utterances": utterances, "column_tiles": column_tiles}
+        assert_beams(beam_search(program, case, frames, lengths, **where), expected, TOLERANCE)
+
+
 @pytest.mark.parametrize("options", MODELS[1:], ids=str)
 def test_models(program: pathlib.Path, options: dict[str, Any]) -> None:
     case = make_case(**options)
@@ -59,14 +72,14 @@ def test_models(program: pathlib.Path, options: dict[str, Any]) -> None:
 
 
 def test_results_do_not_depend_on_the_batch(program: pathlib.Path) -> None:
-    case = make_case(torch.bfloat16, classes=150)
+    case = make_case(torch.bfloat16, blank_bias=4.0, classes=150)
     frames, lengths = case.frames(7, 13), [13, 7, 0, 1, 13, 12, 5]
     together = beam_search(program, case, frames, lengths, 3, blocks=2, utterances=10)
     for n in (0, 3, 5):
         alone = beam_search(program, case, frames[n : n + 1], lengths[n : n + 1], 3, blocks=1 + n, seed=n)
         assert alone == [together[n]]
-    for groups, blocks, utterances in ((2, 3, 1), (4, 1, 2), (1, 4, 5)):
-        where = {"groups": groups, "blocks": blocks, "utterances": utterances, "seed": 3}
+    for groups, blocks, utterances, column_tiles in ((2, 3, 1, 1), (4, 1, 2, 2), (1, 4, 5, 2)):
+        where = {"groups": groups, "blocks": blocks, "utterances": utterances, "column_tiles": column_tiles, "seed": 3}
         assert beam_search(program, case, frames, lengths, 3, **where) == together
 
 
@@ -141,10 +154,12 @@ def unordered(program: pathlib.Path, options: dict[str, Any], streams: bool = Fa
     """Pairs of accesses without an order in a search, of whole utterances or of streams."""
     case, found = make_case(torch.bfloat16, **options), []
     frames, state = case.frames(4, 6), case.beam_state(4, 3) if streams else None
-    beam_search(program, case, frames, [6, 0, 1, 6], 3, blocks=3, utterances=2, state=state, unordered=found)
+    where = {"blocks": 3, "utterances": 2, "column_tiles": 2}
+    beam_search(program, case, frames, [6, 0, 1, 6], 3, state=state, unordered=found, **where)
     return found
 
 
+@pytest.mark.full
 def test_accesses_are_ordered(plain_builder: Builder) -> None:
     """But for a GRU's states, as in greedy search."""
     program = plain_builder.run_beam("ordered", order=True)

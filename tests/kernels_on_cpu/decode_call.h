@@ -94,7 +94,7 @@ struct Words {
   int shared_bytes = 227 * 1024;
 
   Words(int count, char** words) {
-    batch.groups = 1, batch.blocks = 4, batch.column_tiles = 3;
+    batch.groups = 1, batch.blocks = 4;
     for (int i = 1; i + 2 < count; ++i) {
       const std::string word = words[i], name = word.substr(0, word.find('=')), value = word.substr(name.size() + 1);
       if (name == "groups") batch.groups = std::stoi(value);

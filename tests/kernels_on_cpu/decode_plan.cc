@@ -42,7 +42,8 @@ void check_shares(const BatchPlan& plan) {
 // The arrays lie one after the other, hold what the kernel writes to them, and end where the weights begin.
 void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, const BatchPlan& batch) {
   const SharedLayout& s = batch.shared;
-  const int columns = batch.column_tiles * kTileColumns, slot_room = batch.beam > 0 ? columns : kSlots;
+  const int columns = batch.column_tiles * kTileColumns,
+            slot_room = kTileColumns * (batch.beam > 0 ? slot_tiles_of(batch.slots) : 1);
   std::map<int64_t, int64_t> arrays;  // bytes, by where they begin
   const auto add = [&](int at, int64_t bytes) {
     require(at % 128 == 0, "an array is not aligned");
@@ -99,8 +100,11 @@ void check_beams(const prnnTransducerModel_t& model, const SearchPlan& plan, int
   require(batch.groups >= 1 && batch.groups <= n, "a group has no utterance");
   require(batch.blocks * batch.groups <= plan.multiprocessors, "more blocks than multiprocessors");
   require(batch.utterances >= 1 && batch.slots == batch.utterances * beam, "slots");
-  require(batch.window == 1 && batch.slots <= batch.column_tiles * kTileColumns, "slots have no column");
-  require(batch.column_tiles == 1 || batch.column_tiles == 2 || batch.column_tiles == 4, "column tiles");
+  require(batch.window >= 1 && batch.window <= kMostWindow, "frames of a window");
+  require(batch.slots * batch.window <= batch.column_tiles * kTileColumns, "frames have no column");
+  const int slot_tiles = batch.slot_tiles();
+  require(slot_tiles == 1 || slot_tiles == 2 || slot_tiles == 4, "slot tiles");
+  require(batch.column_tiles == slot_tiles || (batch.column_tiles == 2 * slot_tiles && slot_tiles < 4), "column tiles");
   require(batch.entries <= 8 * 32, "a lane has more pieces than it counts");
   check_shares(batch);
   check_layout(model, plan, batch);
@@ -141,8 +145,8 @@ int run(const prnnTransducerModel_t& model) {
       std::printf("; beam %d:", beam);
       for (int64_t n : {1, 16, 128}) {
         const BatchPlan batch = plan_batch(plan, n, beam);
-        std::printf("%s %d x %d blocks of %d utterances", n > 1 ? "," : "", batch.groups, batch.blocks,
-                    batch.utterances);
+        std::printf("%s %d x %d blocks, %d utterances, %d frames", n > 1 ? "," : "", batch.groups, batch.blocks,
+                    batch.utterances, batch.window);
       }
     }
     std::printf("\n");

@@ -1,6 +1,6 @@
 // The same of a beam search.
 //
-//     run_beam groups=1 blocks=4 utterances=2 shared=60000 seed=1 call.bin found.bin
+//     run_beam groups=1 blocks=4 utterances=2 column_tiles=2 shared=60000 seed=1 call.bin found.bin
 #include "decode_call.h"
 
 #include "decode/cuda/beam_bfloat16.cu"
@@ -42,7 +42,8 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   batch.beam = static_cast<int>(args.options.beam);
   const int most = kMostColumnTiles * kTileColumns / batch.beam;
   batch.utterances = static_cast<int>(std::min<int64_t>({of_group, most, std::max(batch.utterances, 1)}));
-  batch.column_tiles = column_tiles_of(batch.utterances * batch.beam);
+  const int slot_tiles = slot_tiles_of(batch.utterances * batch.beam);  // as many column tiles or twice as many
+  batch.column_tiles = std::min(slot_tiles * (batch.column_tiles > 1 ? 2 : 1), kMostColumnTiles);
   if (!plan_search(model, batch.groups * batch.blocks, words.shared_bytes, plan) || !complete(plan, batch)) {
     std::printf("does not fit\n");
     return 1;
@@ -63,8 +64,9 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   follow(file, first_written, workspace, exchange_bytes);
   int timed_out = 0;
   params.timed_out = &timed_out;
-  const cudaError_t error = with_model(
-      model, [&](auto type) { return run_beam_search<decltype(type)>(params, batch.column_tiles, nullptr); });
+  const cudaError_t error = with_model(model, [&](auto type) {
+    return run_beam_search<decltype(type)>(params, batch.column_tiles, slot_tiles, nullptr);
+  });
   if (error != cudaSuccess || timed_out != 0) {
     std::printf("the kernel does not end\n");
     return 2;

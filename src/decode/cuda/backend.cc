@@ -141,8 +141,9 @@ class CudaDecodeBackend final : public DecodeBackend {
     cut_exchange(plan, batch, arena, params);
     const size_t exchange_bytes = arena.size();
     cut_history(batch, args.options.maxFrames, arena, params);
-    run(handle, model, params, args.workspace, exchange_bytes,
-        [&](auto type) { return run_beam_search<decltype(type)>(params, batch.column_tiles, handle->stream); });
+    run(handle, model, params, args.workspace, exchange_bytes, [&](auto type) {
+      return run_beam_search<decltype(type)>(params, batch.column_tiles, batch.slot_tiles(), handle->stream);
+    });
   }
 
  private:

@@ -1,6 +1,7 @@
-// The resident beam search: a frame of each utterance a round, with a slot for every hypothesis. A hypothesis that goes
-// on with a blank keeps its slot, and with it all that its predictor has; one with a symbol takes a slot that has
-// become free, and reads the state of its parent's. docs/decoder_kernel.md has the order of exchanges.
+// The resident beam search, with a slot for every hypothesis. A hypothesis that goes on with a blank keeps its slot,
+// and with it all that its predictor has; one with a symbol takes a slot that has become free, and reads the state of
+// its parent's. A round scores a window of frames, and takes them up to the first with which a hypothesis gains a
+// symbol. docs/decoder_kernel.md has the order of exchanges.
 #pragma once
 
 #include "decode/cuda/group.cuh"
@@ -8,12 +9,12 @@
 
 namespace prnn::decode_cuda {
 
-template <class T, int COLUMN_TILES>
-struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, COLUMN_TILES> {
-  using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, COLUMN_TILES>;
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
+  using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES>;
   using Base::block, Base::floats, Base::gain, Base::group, Base::has_frame, Base::is_recurrent, Base::kColumns,
       Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient, Base::round,
-      Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
+      Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
 
   ListPart* const lists;  // [column][list_parts + 1]
   const int beam;
@@ -55,10 +56,14 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, COLUMN_TILES>
   // ---- ways on: beam_take.cuh ----
 
   __device__ __forceinline__ void find_pairs(Hypothesis* own) const;
-  __device__ __forceinline__ Way way_with_blank(const Hypothesis* own, int k, float all) const;
-  __device__ __forceinline__ int choose_ways(Hypothesis* own, Way& chosen, float& others);
+  // The list of the k-th hypothesis of an utterance for a frame of the window.
+  __device__ __forceinline__ const ListPart* list_of(const Hypothesis* own, int k, int frame) const {
+    return lists + ((own - slots + k) * p.window + frame) * (p.list_parts + 1);
+  }
+  __device__ __forceinline__ Way way_with_blank(const Hypothesis* own, int k, const ListPart& head, float all) const;
+  __device__ __forceinline__ int choose_ways(const Hypothesis* own, int frame, Way& chosen, float& others) const;
   __device__ __forceinline__ void take_ways(Hypothesis* own, int place, int count, const Way& way, float others);
-  __device__ __forceinline__ void take_frame(int place);
+  __device__ __forceinline__ void take_frames(int place);
 
   __device__ __forceinline__ void run() {
     this->load_weights();
@@ -72,16 +77,16 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, COLUMN_TILES>
       if (!merge_lists() || !gather_lists()) return;
       if (p.has_state) this->write_states();
       __syncthreads();
-      for (int place = warp; place < p.utterances; place += kWarps) take_frame(place);
+      for (int place = warp; place < p.utterances; place += kWarps) take_frames(place);
       __syncthreads();
     }
   }
 };
 
-template <class T, int COLUMN_TILES>
+template <class T, int COLUMN_TILES, int SLOT_TILES>
 __global__ void __launch_bounds__(kThreads, 1) beam_kernel(const __grid_constant__ BeamParams params) {
   extern __shared__ __align__(128) char memory[];
-  BeamSearch<T, COLUMN_TILES>(params, memory).run();
+  BeamSearch<T, COLUMN_TILES, SLOT_TILES>(params, memory).run();
 }
 
 }  // namespace prnn::decode_cuda

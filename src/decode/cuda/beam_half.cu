@@ -2,6 +2,6 @@
 
 namespace prnn::decode_cuda {
 
-template cudaError_t run_beam_search<__half>(const BeamParams&, int, cudaStream_t);
+template cudaError_t run_beam_search<__half>(const BeamParams&, int, int, cudaStream_t);
 
 }  // namespace prnn::decode_cuda

@@ -54,9 +54,10 @@ __device__ __forceinline__ void keep_best(float (&kept)[COUNT], int (&kept_symbo
 }
 
 // By a warp. The first lanes have the candidates.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::publish_list(ListPart* to, float log_sum, float blank,
-                                                                          float pair, float value, int symbol) const {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish_list(ListPart* to, float log_sum,
+                                                                                      float blank, float pair,
+                                                                                      float value, int symbol) const {
   const int first = 2 * max(lane - 1, 0);
   const float values[2] = {__shfl_sync(kWholeWarp, value, first), __shfl_sync(kWholeWarp, value, first + 1)};
   const int symbols[2] = {__shfl_sync(kWholeWarp, symbol, first), __shfl_sync(kWholeWarp, symbol, first + 1)};
@@ -67,8 +68,8 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::publish_list(ListPa
 }
 
 // The own rows of the output layer, and what each piece of them says of each column.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::score_columns() {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_columns() {
   const Share own = tiles[kOutput].share;
   const float* const results = floats(p.shared.results);
   const float* const bias = floats(p.shared.output_bias);
@@ -115,14 +116,15 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::score_columns() {
             values[c] += gain(column, row);
           }
           if (is_here(blank_class)) blanks[c] = logit(blank_class, column);
-          if (column >= p.slots) continue;
-          const int first_slot = column - column % beam;
-          const Hypothesis& h = slots[column];
+          const int slot = slot_of(column);
+          if (slot >= p.slots) continue;
+          const int first_slot = slot - slot % beam;
+          const Hypothesis& h = slots[slot];
           for (unsigned left = h.pairs; left != 0; left &= left - 1) {
             if (slots[first_slot + __ffs(static_cast<int>(left)) - 1].pair_symbol == row) values[c] = kNever;
           }
           if (h.partner >= 0 && is_here(h.pair_symbol)) {
-            const int other = first_slot + h.partner;
+            const int other = column + (first_slot + h.partner - slot) * p.window;
             pairs[c] = logit(h.pair_symbol, other) + gain(other, h.pair_symbol);
           }
         }
@@ -134,8 +136,9 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::score_columns() {
 }
 
 // A column's candidates of all pieces, by a warp.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::merge_column(const ListPart* parts, int column) const {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_column(const ListPart* parts,
+                                                                                      int column) const {
   const int of_piece = p.list_parts + 1;
   LogSum log_sum[1];
   for (int e = lane; e < p.entries; e += 32) log_sum[0].add(parts[e * of_piece].first);
@@ -168,7 +171,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::merge_column(const 
     }
     __syncwarp();
   }
-  const Hypothesis& h = slots[column];
+  const Hypothesis& h = slots[slot_of(column)];
   const float blank = parts[entry_of(static_cast<int>(p.model.blank)) * of_piece].second;
   const float pair = h.partner >= 0 ? __uint_as_float(parts[entry_of(h.pair_symbol) * of_piece].more) : kNever;
   publish_list(lists_of_round() + column * of_piece, log_sum[0].log_sum(), blank, pair, value, value_symbol);
@@ -176,8 +179,8 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::merge_column(const 
 
 // Waits for what all pieces say of the columns whose lists this block puts together: of those that have frames and of
 // column 0, so that in every round every block has heard of every other.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES>::merge_lists() {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_lists() {
   const int of_column = static_cast<int>(p.parts_of_column.divisor);
   const int own = block < kColumns ? (kColumns - 1 - block) / p.blocks + 1 : 0;
   ListPart* const gathered = reinterpret_cast<ListPart*>(sums());
@@ -200,12 +203,12 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES>::merge_lists() {
 }
 
 // Waits for the lists of the same columns, whoever has put them together.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES>::gather_lists() {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::gather_lists() {
   const int of_column = p.list_parts + 1;
   const ListPart* const published = lists_of_round();
   gather(
-      p.slots * of_column,
+      p.slots * p.window * of_column,
       [&](int i) -> const void* {
         const int column = i / of_column;
         return column == 0 || has_frame(column) ? published + i : nullptr;

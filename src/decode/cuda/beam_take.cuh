@@ -23,8 +23,8 @@ struct ScoreKey {
 };
 
 // Which hypotheses of the utterance spell the same with a symbol as others do.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::find_pairs(Hypothesis* own) const {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::find_pairs(Hypothesis* own) const {
   constexpr unsigned long long kHashFactor = 0x9E3779B97F4A7C15;
   const bool exists = lane < beam && own[lane].utterance >= 0;
   const unsigned present = __ballot_sync(kWholeWarp, exists);
@@ -47,17 +47,17 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::find_pairs(Hypothes
   own[lane].pairs = pairs;
 }
 
-// That of the k-th hypothesis with the blank, or with it the way that spells the same, as one. `all`: the logarithm of
-// the sum of all exponentials of its column, if k is the lane's in half a warp.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ Way BeamSearch<T, COLUMN_TILES>::way_with_blank(const Hypothesis* own, int k,
-                                                                           float all) const {
+// That of the k-th hypothesis with the blank, or with it the way that spells the same, as one. `head` and the logarithm
+// of the sum of all exponentials, `all`: of its column; lane k has that of the k-th.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ Way BeamSearch<T, COLUMN_TILES, SLOT_TILES>::way_with_blank(const Hypothesis* own, int k,
+                                                                                       const ListPart& head,
+                                                                                       float all) const {
   const bool exists = k < beam && own[k].utterance >= 0;
   const int partner = exists ? own[k].partner : -1;
   const float all_of_partner = __shfl_sync(kWholeWarp, all, max(partner, 0));
   Way way = {kNoScore, k, -1, 0};
   if (!exists) return way;
-  const ListPart head = lists[(own - slots + k) * (p.list_parts + 1)];
   if (fabsf(all) < INFINITY) way.score = own[k].score + (static_cast<double>(head.second) - static_cast<double>(all));
   if (partner < 0 || !(fabsf(all_of_partner) < INFINITY)) return way;
   const float value = __uint_as_float(head.more);
@@ -70,19 +70,18 @@ __device__ __forceinline__ Way BeamSearch<T, COLUMN_TILES>::way_with_blank(const
   return way;
 }
 
-// The K best ways on, or as many as there are, in the first lanes; the best first. others: of the hypothesis of each,
-// the logarithm of the sum of the exponentials without the blank's.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ int BeamSearch<T, COLUMN_TILES>::choose_ways(Hypothesis* own, Way& chosen, float& others) {
+// The K best ways on over a frame of the window, or as many as there are, in the first lanes; the best first. others:
+// of the hypothesis of each, the logarithm of the sum of the exponentials without the blank's.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::choose_ways(const Hypothesis* own, int frame,
+                                                                                    Way& chosen, float& others) const {
   const int k = lane % kMostBeam;
   const bool exists = k < beam && own[k].utterance >= 0, has_symbols = lane < kMostBeam;
-  const ListPart* const list = lists + (own - slots + k) * (p.list_parts + 1);
-  float all = kNever, own_others = kNever;
-  if (exists) {
-    own_others = list[0].first;
-    all = add_logs(own_others, list[0].second);
-  }
-  Way way = way_with_blank(own, k, all);
+  const ListPart* const list = list_of(own, k, frame);
+  ListPart head{};
+  if (exists) head = list[0];
+  const float all = exists ? add_logs(head.first, head.second) : kNever;
+  Way way = way_with_blank(own, k, head, all);
   int next = 0;
   const auto take_symbol = [&] {
     way = {kNoScore, k, 0, kNever};
@@ -118,14 +117,15 @@ __device__ __forceinline__ int BeamSearch<T, COLUMN_TILES>::choose_ways(Hypothes
     }
     __syncwarp();
   }
-  others = __shfl_sync(kWholeWarp, own_others, chosen.from);
+  others = __shfl_sync(kWholeWarp, head.first, chosen.from);
   return count;
 }
 
 // Makes hypotheses of the ways that the first lanes have.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_ways(Hypothesis* own, int place, int count,
-                                                                       const Way& way, float others) {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_ways(Hypothesis* own, int place,
+                                                                                   int count, const Way& way,
+                                                                                   float others) {
   const bool exists = lane < count, is_new = exists && way.symbol >= 0;
   const unsigned below = (1u << lane) - 1, all_slots = (1u << beam) - 1;
   unsigned stays = 0;
@@ -179,27 +179,38 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_ways(Hypothesi
   __syncwarp();
 }
 
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_frame(int place) {
+// Goes through the window's frames, as long as every hypothesis goes on with the blank: else pairs or predictors'
+// outputs are others afterwards.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_frames(int place) {
   Hypothesis* const own = slots + place * beam;
   const unsigned present = __ballot_sync(kWholeWarp, lane < beam && own[lane].utterance >= 0);
   if (present == 0) return;
-  const Hypothesis& any = own[__ffs(static_cast<int>(present)) - 1];
-  if (any.closes != 0) return end_utterance(own, place);
-  const bool ends = any.frame + 1 >= any.length && !p.has_state;
-  Way way{};
-  float others = 0;
-  const int count = choose_ways(own, way, others);
-  if (count > 0) {
+  const int any = __ffs(static_cast<int>(present)) - 1;
+  bool ends = own[any].closes != 0;
+  const int left = own[any].length - own[any].frame;
+  for (int frame = 0; !ends && frame < min(p.window, left); ++frame) {
+    Way way{};
+    float others = 0;
+    const int count = choose_ways(own, frame, way, others);
+    if (count == 0) {  // the most probable one stands for all
+      if (lane < beam && own[lane].utterance >= 0) {
+        own[lane].is_dead = 1;
+        own[lane].score = kNoScore;
+        if (own[lane].rank > 0) own[lane].utterance = -1;
+      }
+      ends = true;
+      break;
+    }
     take_ways(own, place, count, way, others);
-    if (!ends) return find_pairs(own);
-  } else if (lane < beam && own[lane].utterance >= 0) {  // the last ones, of which the most probable stands for all
-    own[lane].is_dead = 1;
-    own[lane].score = kNoScore;
-    if (own[lane].rank > 0) own[lane].utterance = -1;
+    ends = frame + 1 == left && !p.has_state;
+    if (__any_sync(kWholeWarp, lane < count && way.symbol >= 0) != 0 || count < __popc(present)) {
+      if (!ends) find_pairs(own);
+      break;
+    }
   }
   __syncwarp();
-  end_utterance(own, place);
+  if (ends) end_utterance(own, place);
 }
 
 }  // namespace prnn::decode_cuda

@@ -6,8 +6,8 @@
 namespace prnn::decode_cuda {
 
 // The n-th of the batch; without a hypothesis in its state, one stands for all that there were.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::begin_utterance(Hypothesis* own, int n) {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_utterance(Hypothesis* own, int n) {
   const int frames = static_cast<int>(p.options.maxFrames);
   const int pool = (p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n) * beam;
   const bool has_begun = p.has_state && p.state.ahead[pool] >= 0;
@@ -57,8 +57,8 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::begin_utterance(Hyp
 }
 
 // By the first warp: places without an utterance take the next ones of the group.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_utterances() {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_utterances() {
   if (next_utterance >= p.options.batch) return;
   const unsigned used = slots_that([](const Hypothesis& h) { return h.utterance >= 0; });
   for (int place = 0; place < p.utterances && next_utterance < p.options.batch; ++place) {
@@ -69,8 +69,9 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::take_utterances() {
 }
 
 // What was found of a hypothesis, and its state but for its layers.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::write_hypothesis(const Hypothesis& h, int place) const {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_hypothesis(const Hypothesis& h,
+                                                                                          int place) const {
   const int64_t row = static_cast<int64_t>(h.utterance) * beam + h.rank;
   p.outputs.counts[row] = h.count;
   p.outputs.scores[row] = h.score;
@@ -95,8 +96,8 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::write_hypothesis(co
   }
 }
 
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES>::end_utterance(Hypothesis* own, int place) {
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::end_utterance(Hypothesis* own, int place) {
   const bool exists = lane < beam && own[lane].utterance >= 0;
   const unsigned present = __ballot_sync(kWholeWarp, exists);
   const Hypothesis& any = own[__ffs(static_cast<int>(present)) - 1];

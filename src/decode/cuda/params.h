@@ -114,7 +114,7 @@ template <class T>
 cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_t stream);
 
 template <class T>
-cudaError_t run_beam_search(const BeamParams& params, int column_tiles, cudaStream_t stream);
+cudaError_t run_beam_search(const BeamParams& params, int column_tiles, int slot_tiles, cudaStream_t stream);
 
 template <class T>
 cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,

@@ -62,7 +62,7 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
 // with the passes over the rows of weights that a block has, and the weights that are read from L2. Of 200 plans for 12
 // batches that were measured it takes some within 6 % of the fastest.
 // A beam search's rounds, which have not been measured, are taken to be those of a greedy search with as many columns
-// and predictors' products of as many column tiles, and a round a frame.
+// and predictors' products of as many column tiles; half of its frames to have no symbol.
 double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterances) {
   constexpr double kBytesOfL2 = 60e3;  // a block and microsecond, beyond what passes take
   constexpr double kHidden = 1.5;      // of the recurrent products, while the projections are on their way
@@ -76,8 +76,8 @@ double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterance
   round += std::max(0.0, (is_float ? 0.9 : 0.6) * width * (passes(kRecurrent) + passes(kUpperRecurrent)) - kHidden);
   round += std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
   // Rounds of a symbol, where 0.3 of the frames have one, or durations pass over some of the others.
-  double blanks = batch.beam > 0 ? 0 : 1;
-  for (int i = 0; i < batch.window; ++i) blanks *= plan.has_durations ? 0.5 : 0.7;
+  double blanks = 1;
+  for (int i = 0; i < batch.window; ++i) blanks *= plan.has_durations || batch.beam > 0 ? 0.5 : 0.7;
   const double at_once = batch.groups * batch.utterances, times = static_cast<double>(utterances) / at_once;
   return round / (1 - blanks) * (times <= 1 ? 1 : times + 0.2);
 }
@@ -119,14 +119,14 @@ bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_
   return plan_batch(plan, 1).blocks > 0;
 }
 
-int column_tiles_of(int hypotheses) {
-  const int tiles = tiles_of(hypotheses, kTileColumns);
+int slot_tiles_of(int slots) {
+  const int tiles = tiles_of(slots, kTileColumns);
   return tiles == 3 ? 4 : tiles;
 }
 
 bool complete(const SearchPlan& plan, BatchPlan& batch) {
   batch.slots = batch.utterances * std::max(batch.beam, 1);
-  batch.window = batch.beam > 0 ? 1 : std::min(kMostWindow, batch.columns() / batch.slots);
+  batch.window = std::min(kMostWindow, batch.columns() / batch.slots);
   batch.entries = std::max(plan.tiles[kOutput].pieces(), batch.blocks);
   share_out(plan, batch);
   batch.shared = lay_out(plan, batch);
@@ -161,7 +161,10 @@ BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam) {
     int utterances = static_cast<int>(std::min<int64_t>(most_at_once, (batch + groups - 1) / groups));
     for (bool goes_on = true; goes_on && utterances > 0; utterances /= 2) {
       if (beam > 0) {
-        try_blocks(groups, utterances, column_tiles_of(utterances * beam));
+        const int least = slot_tiles_of(utterances * beam);
+        for (int column_tiles : {least, 2 * least}) {
+          if (column_tiles <= kMostColumnTiles) try_blocks(groups, utterances, column_tiles);
+        }
         continue;
       }
       const int most_tiles = std::min(kMostColumnTiles, utterances);  // more have no frames: kMostWindow of each

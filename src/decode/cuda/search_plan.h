@@ -89,9 +89,11 @@ constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96, kHypoth
 // `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);
 
+// Column tiles of so many slots of a beam search: 1, 2 or 4, which its kernel is compiled for.
+int slot_tiles_of(int slots);
+
 // How a batch is searched. No result depends on it. blocks: 0: there is no room for any way. A greedy search has a slot
-// for each utterance, and columns for the frames of its window. A beam search has as many slots as hypotheses for each
-// utterance, as many column tiles of slots as of columns, and a window of one frame.
+// for each utterance, a beam search K for each, one for a hypothesis. Each slot has columns for the frames of a window.
 struct BatchPlan {
   int groups, blocks;  // blocks: of a group
   int beam;            // 0: a greedy search
@@ -105,7 +107,8 @@ struct BatchPlan {
   int weight_bytes;  // of resident weights at most
 
   int columns() const { return column_tiles * kTileColumns; }
-  int slot_room() const { return beam > 0 ? columns() : kSlots; }
+  int slot_tiles() const { return beam > 0 ? slot_tiles_of(slots) : 1; }
+  int slot_room() const { return slot_tiles() * kTileColumns; }
   // Slots of states that a product reads.
   int state_rows() const { return slot_room() > kTileColumns ? slot_room() : slots; }
   // Of a list of `beam` candidates, two in each.
@@ -116,9 +119,6 @@ struct BatchPlan {
   int own_columns() const { return (columns() + blocks - 1) / blocks; }
 };
 BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam = 0);
-
-// Those of so many hypotheses in a beam search: 1, 2 or 4, which its kernel is compiled for.
-int column_tiles_of(int hypotheses);
 
 // The rest of a plan with these groups, blocks, beam, utterances and column tiles. Returns false where they find no
 // room.
