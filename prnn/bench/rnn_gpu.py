@@ -208,7 +208,3 @@ def main() -> None:
         slower = sum(min(ratio) < 1 for ratio in ratios)
         print(f"\nGeometric mean of the ratios over {len(ratios)} points: {forward:.2f} / {train:.2f}.")
         print(f"Points where prnn is slower than cuDNN's best, forward or train: {slower}.")
-
-
-if __name__ == "__main__":
-    main()

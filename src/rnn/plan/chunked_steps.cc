@@ -14,7 +14,7 @@ struct LeastSteps {
   int16_t half_tile[8], tile[8];
 };
 
-// Of up to 704, 832 and 1024 units. Measured on an H100: bench/results/rnn_chunked_points_h100.csv.
+// Of up to 704, 832 and 1024 units. Measured on an H100 (docs/resident_kernels_measured.md).
 struct Sizes {
   LeastSteps training[3], inference[3];
 };
