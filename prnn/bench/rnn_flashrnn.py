@@ -21,11 +21,10 @@ import torch
 import prnn
 from prnn._ops._handles import handle
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, require_gpu
-from prnn.bench.rnn_gpu import Times, per_step, time_calls, time_graph
+from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.timing import Times, per_step, time_calls, time_graph
 
 POINTS = [("lstm", 512), ("lstm", 768), ("lstm", 1024), ("lstm", 1536), ("rnn", 1024)]
-MODULES = {"lstm": "LSTM", "rnn": "RNN"}
 MODES = {"lstm": prnn._C.LSTM, "rnn": prnn._C.RNN_TANH}
 FUNCTIONS = {"lstm": "lstm", "rnn": "elman"}  # FlashRNN's names
 GATES = {"lstm": 4, "rnn": 1}

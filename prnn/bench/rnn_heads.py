@@ -18,8 +18,8 @@ from torch import Tensor
 
 import prnn
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, require_gpu
-from prnn.bench.rnn_gpu import MODULES, per_step, time_graph
+from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.timing import per_step, time_graph
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 DTYPE, DEVICE = torch.bfloat16, torch.device("cuda:0")

@@ -27,7 +27,7 @@ import torch
 import prnn
 from prnn.bench.json_rows import write_rows
 from prnn.bench.options import require_gpu
-from prnn.bench.rnn_gpu import time_calls, time_graph
+from prnn.bench.timing import time_calls, time_graph
 
 try:
     from torchrl.modules.tensordict_module import _rnn_triton
