@@ -123,13 +123,13 @@ def test_measurements_say_which_kernels_keep_a_projection_apart() -> None:
     """Their ratios are rows of their own, which a plan finds by its engine."""
     for file in POINTS:
         gpu, points = rnn_ratios.read([str(file)])
-        for point in {(p.type, p.hidden, p.projection): p for p in points if p.projection > 0}.values():
-            rnn = _C.Rnn(
-                _C.LSTM, rnn_regret.TYPES[point.type], point.hidden, 1, point.hidden, False, projection=point.projection
-            )
+        for point in [point for point in points if point.projection > 0][::3]:
+            shape = (point.hidden, point.layers, point.hidden, point.directions == 2)
+            rnn = _C.Rnn(_C.LSTM, rnn_regret.TYPES[point.type], *shape, projection=point.projection)
             if point.type == "tf32":
                 rnn.set_math(_C.TF32_MATH)
-            assert (rnn.query_gpu(gpu, [1] * MANY)["forward_engine"] == "projected") == point.apart, point
+            found = rnn.query_gpu(gpu, [point.batch] * point.steps)
+            assert (found["forward_engine"] == "projected") == point.apart, point
 
 
 def point(type_: str, hidden: int, batch: int, ratio: float, layers: int = 1, cell: str = "lstm") -> rnn_ratios.Point:
