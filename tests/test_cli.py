@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from prnn._extras import install_command
 from prnn.asr import Recogniser, compute_features
 from prnn.asr.audio import read_audio
-from prnn.cli import main
+from prnn.cli import build_parser, main
 
 
 @pytest.fixture
@@ -183,6 +183,15 @@ def test_transcribe_whole_and_streamed_agree(
         assert lines[0] == lines[-1]
         found.add(lines[0])
     assert len(found) > 1
+
+
+def test_recordings_before_and_behind_options() -> None:
+    parser = build_parser()
+    for words in (["m", "a", "b", "--beam", "2"], ["m", "--beam", "2", "a", "b"], ["m", "a", "--beam", "2", "b"]):
+        arguments = parser.parse_args(["transcribe", *words])
+        assert (str(arguments.checkpoint), [str(path) for path in arguments.audio]) == ("m", ["a", "b"])
+    with pytest.raises(SystemExit):
+        parser.parse_args(["transcribe", "m", "--beam", "2", "a", "--bogus"])
 
 
 def test_transcribe_audio_that_cannot_be_read(

@@ -34,6 +34,13 @@ def work(_):
     return float(rnnt_loss(logits, torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1])).detach())
 
 if __name__ == "__main__":
+    if "fork" in sys.argv:
+        print(work(0))
+        for calls in (2, 0):
+            process = multiprocessing.get_context("fork").Process(target=lambda: [work(0) for _ in range(calls)])
+            process.start()
+            process.join()
+        sys.exit()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print(pool.map(work, [0])[0], work(0))
     sys.exit(3)
@@ -49,10 +56,22 @@ def packages(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def launched(packages: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def launched(
+    packages: pathlib.Path, *arguments: str, program: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     root = pathlib.Path(prnn.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(root)])}
-    command = [sys.executable, "-m", "prnn", "run", *arguments, "--", sys.executable, str(packages / "program.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "prnn",
+        "run",
+        *arguments,
+        "--",
+        sys.executable,
+        str(packages / "program.py"),
+        *program,
+    ]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
@@ -64,6 +83,14 @@ def test_each_process_of_a_program(packages: pathlib.Path) -> None:
     for target in ("torchaudio.functional.rnnt_loss", "torchaudio.transforms.RNNTLoss", "warp_rnnt"):
         assert done.stderr.count(f"prnn.compat: {target} is prnn's\n") == 2
     assert "prnn: calls of losses and searches: rnnt_loss 1\n" in done.stderr
+
+
+def test_calls_of_forked_processes_are_counted(packages: pathlib.Path) -> None:
+    """Each says its own, one without calls nothing."""
+    done = launched(packages, "--log", "--compat", "torchaudio,warp_rnnt", program=("fork",))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "calls of losses" in line]
+    assert lines == [f"prnn: calls of losses and searches: rnnt_loss {count}" for count in (2, 1)]
 
 
 def test_a_package_that_cannot_be_replaced_stays(packages: pathlib.Path) -> None:

@@ -4,8 +4,10 @@ import atexit
 import collections
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
+from multiprocessing import util
 from typing import Any
 
 NAMES = (
@@ -36,6 +38,14 @@ def start() -> None:
             if hasattr(module, name):
                 setattr(module, name, counted)
     atexit.register(_print)
+    os.register_at_fork(after_in_child=_counts.clear)
+    util.register_after_fork(_counts, functools.partial(_print_after_fork, os.getpid()))
+
+
+def _print_after_fork(parent: int, counts: collections.Counter[str]) -> None:
+    """In a process of multiprocessing, as those of a DataLoader: a forked one ends without atexit."""
+    if os.getpid() != parent:
+        util.Finalize(None, lambda: _print() if counts else None, exitpriority=0)
 
 
 def _counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ CONTAINERS = (
     ("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "IMA_ADPCM"), ("WAVEX", "PCM_24"), ("RF64", "PCM_16"),
     ("W64", "PCM_16"), ("AIFF", "PCM_16"), ("AU", "PCM_16"), ("CAF", "PCM_16"), ("NIST", "PCM_16"), ("VOC", "PCM_16"),
     ("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III"), ("MAT5", "PCM_16"), ("SVX", "PCM_16"),
+    ("NIST", "ULAW"), ("WAV", "GSM610"), ("AU", "G721_32"), ("AIFF", "DWVW_16"), ("CAF", "ALAC_16"), ("OGG", "OPUS"),
 )  # fmt: skip
 
 
