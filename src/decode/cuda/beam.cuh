@@ -12,9 +12,10 @@ namespace prnn::decode_cuda {
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES>;
-  using Base::block, Base::floats, Base::gain, Base::group, Base::has_frame, Base::is_recurrent, Base::kColumns,
-      Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient, Base::round,
-      Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
+  using Base::block, Base::floats, Base::gain, Base::gain_of_slot, Base::group, Base::has_frame, Base::is_recurrent,
+      Base::kColumns, Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient,
+      Base::round, Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp,
+      Base::writes;
 
   ListPart* const lists;  // [column][list_parts + 1]
   const int beam;

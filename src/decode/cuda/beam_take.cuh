@@ -146,7 +146,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_wa
     next = own[way.from];
     if (is_new) {
       const int parent = static_cast<int>(own - slots) + way.from;
-      confidence = way.value - gain(parent, way.symbol) - others;
+      confidence = way.value - gain_of_slot(parent, way.symbol) - others;
       next.parent_slot = parent;
     }
   }

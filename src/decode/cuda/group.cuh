@@ -174,12 +174,15 @@ struct Group {
   __device__ __forceinline__ void activate_with();
   __device__ __forceinline__ void activate_columns();
 
-  // What the bias gives a symbol after the slot of a column.
+  // What the bias gives a symbol, no blank, after a slot's, and after that of a column.
+  __device__ __forceinline__ float gain_of_slot(int s, int symbol) const {
+    if (p.bias.nodes == 0) return 0;
+    return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + symbol];
+  }
   __device__ __forceinline__ float gain(int column, int symbol) const {
     if (p.bias.nodes == 0) return 0;
     const int s = slot_of(column);
-    if (s >= p.slots || symbol == p.model.blank) return 0;
-    return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + symbol];
+    return s < p.slots && symbol != p.model.blank ? gain_of_slot(s, symbol) : 0;
   }
 
   // Up to the output layer's input: starts the copies of frames, and steps the predictors meanwhile. False: give up.
