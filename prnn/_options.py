@@ -10,9 +10,10 @@ from torch import Tensor
 
 from prnn._C import Sequences
 from prnn._lstm_layers import run_lstm_layers
+from prnn._modes import CELL_STATES, MODES
 from prnn._ops._call import Options
 from prnn._ops._dropout import draw_seed
-from prnn._ops._layer import BACKENDS, MODES, Config
+from prnn._ops._layer import BACKENDS, Config
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._state_masks import (
@@ -36,8 +37,6 @@ __all__ = [
     "with_reset_states",
 ]
 
-# By mode, the states of a unit that go through cx and cy: c, or c, n and m.
-CELL_STATES = {"LSTM": 1, "sLSTM": 3, "sLSTM_EXP": 3}
 _OF_CELL = {MODES[mode]: count for mode, count in CELL_STATES.items()}
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements

@@ -60,7 +60,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Of a group: how many tests or commands passed and failed, in how many seconds, and what else there is to say."""
+    """A group's result: how many tests or commands passed and failed, in how many seconds, and a note."""
 
     name: str
     passed: int

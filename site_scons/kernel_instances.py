@@ -69,7 +69,7 @@ class Kernel:
 
     @property
     def file(self) -> str:
-        """Which file instantiates it. Few files, since each costs 1.5 s beside its kernels, but none that takes much
+        """The file that instantiates it. Few files, since each costs 1.5 s beside its kernels, but none that takes much
         longer than the others: the 16-bit types share one, except where their kernels take longest."""
         words = [self.function.removeprefix("launch_").removesuffix(f"_{self.operation}")]
         if self.engine in ("kMma", "kMmaExtras", "kWavefrontMma", "kWavefrontChunked"):
@@ -98,7 +98,7 @@ def instance_files(kernels: list[Kernel]) -> dict[str, list[Kernel]]:
     files: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         files.setdefault(kernel.file, []).append(kernel)
-    # Those with most kernels first, which the build begins with.
+    # The files with most kernels come first: the build begins with them.
     return dict(sorted(files.items(), key=lambda item: -len(item[1])))
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 ARCHITECTURES = ["80", "86", "89", "90a", "100", "120"]
-# Of a machine without a GPU: every kernel exists for it.
+# The architecture to build for on a machine without a GPU: every kernel exists for it.
 _WITHOUT_GPU = "90a"
 
 
@@ -20,7 +20,7 @@ def _architecture_of(compute_capability: str) -> str:
 
 
 def query_gpus(what: str) -> list[str]:
-    """What nvidia-smi says of each of this machine's GPUs ("name", "compute_cap"); of none where it fails."""
+    """Asks nvidia-smi for a field ("name", "compute_cap") of each of this machine's GPUs; [] where it fails."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"]

@@ -29,7 +29,7 @@ ADDED = ["libgomp"]
 
 
 def _folder_of_libgomp():
-    """That of torch's, which was built for an old glibc."""
+    """The folder of torch's libgomp, which was built for an old glibc."""
     torch = importlib.util.find_spec("torch")
     found = pathlib.Path(torch.origin).parent / "lib/libgomp.so.1" if torch else None
     if found is None or not found.exists():

@@ -1,4 +1,4 @@
-"""Which files are compiled, and with which instruction set."""
+"""The files that are compiled, and their instruction sets."""
 
 import dataclasses
 import pathlib
@@ -21,7 +21,7 @@ def needs_cuda(path: pathlib.Path) -> bool:
 
 
 def find_sources(root: str, without: Sequence[str] = ()) -> Sources:
-    """Those under a folder, but for those in the folders `without` under it."""
+    """The sources under a folder, but for those in the folders `without` under it."""
     sources = Sources([], [], [])
     for path in sorted(pathlib.Path(root).rglob("*.c[cu]")):
         if any(path.is_relative_to(pathlib.Path(root, name)) for name in without):

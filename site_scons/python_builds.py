@@ -1,4 +1,4 @@
-"""What an extension for a Python needs to know of it."""
+"""The properties of a Python that its extension modules depend on."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ class PythonBuild:
 
 
 def python_build(executable: str) -> PythonBuild:
-    """That of an interpreter. Raises SystemExit where it cannot be run."""
+    """Asks an interpreter for its build. Raises SystemExit where it cannot be run."""
     try:
         done = subprocess.run([executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,4 +1,4 @@
-"""What the program that compares the backends measures, and when it stops. No GPU is needed: times are made up."""
+"""`prnn bench backends`: the points that it measures, and when it stops. No GPU is needed: times are made up."""
 
 import pathlib
 import time

@@ -398,7 +398,7 @@ def test_no_architecture_is_left_out() -> None:
 
 
 def compile_launcher(folder: pathlib.Path, table: str, launchers: str) -> str:
-    """What the compiler says of src/rnn/cuda/launch.cc with this table of kernels and these generated functions."""
+    """The compiler's messages about src/rnn/cuda/launch.cc with this table of kernels and these generated functions."""
     for name, text in (("rnn/plan/kernels.h", table), ("rnn/cuda/launchers.inc", launchers)):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(text)

@@ -1,5 +1,5 @@
-"""Which backend PRNN_BEST_BACKEND takes: the choice between cuDNN and the resident kernels, by measurements. No GPU is
-needed for the rows of the GPU table."""
+"""The choice of PRNN_BEST_BACKEND between cuDNN and the resident kernels, by measurements. No GPU is needed for the
+rows of the GPU table."""
 
 import ctypes
 import itertools
@@ -41,7 +41,7 @@ Kind = tuple[str, str, str, int, int]  # cell, precision, stack, timesteps, hidd
 
 
 def measured() -> dict[Kind, dict[int, tuple[int, int]]]:
-    """Of each row, its batches with the percentages of inference and training."""
+    """The batches of each row, with the percentages of inference and training."""
     row = re.compile(r"\{(PRNN_\w+), Precision::(\w+), Stack::(\w+), (\d+), (\d+), \{(.*)\}\},")
     rows = {}
     for line in table_lines():
@@ -123,13 +123,13 @@ def test_measurements_say_which_kernels_keep_a_projection_apart() -> None:
     """Their ratios are rows of their own, which a plan finds by its engine."""
     for file in POINTS:
         gpu, points = rnn_ratios.read([str(file)])
-        for point in {(p.type, p.hidden, p.projection): p for p in points if p.projection > 0}.values():
-            rnn = _C.Rnn(
-                _C.LSTM, rnn_regret.TYPES[point.type], point.hidden, 1, point.hidden, False, projection=point.projection
-            )
+        for point in [point for point in points if point.projection > 0][::3]:
+            shape = (point.hidden, point.layers, point.hidden, point.directions == 2)
+            rnn = _C.Rnn(_C.LSTM, rnn_regret.TYPES[point.type], *shape, projection=point.projection)
             if point.type == "tf32":
                 rnn.set_math(_C.TF32_MATH)
-            assert (rnn.query_gpu(gpu, [1] * MANY)["forward_engine"] == "projected") == point.apart, point
+            found = rnn.query_gpu(gpu, [point.batch] * point.steps)
+            assert (found["forward_engine"] == "projected") == point.apart, point
 
 
 def point(type_: str, hidden: int, batch: int, ratio: float, layers: int = 1, cell: str = "lstm") -> rnn_ratios.Point:
@@ -144,7 +144,7 @@ def half_rows(points: list[rnn_ratios.Point], stack: str = "kSeveralLayers") -> 
 
 
 def test_16_bit_types_share_what_was_measured_in_one() -> None:
-    """Of large layers: rows, and the batches for which cuDNN has no other kernels in float16."""
+    """Large layers share rows, and the batches for which cuDNN has no other kernels in float16."""
     points = [point("bfloat16", hidden, batch, batch / 8) for hidden in (128, 512, 1024) for batch in (8, 128, 256)]
     points += [point("float16", 512, 8, 3), point("float16", 512, 512, 4)]
     assert half_rows(points, "kOneLayer") == {512: {8: 3, 256: 32, 512: 4}, 1024: {8: 1, 128: 16, 256: 32}}

@@ -12,18 +12,11 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
+from prnn._modes import MODES as MODES
 from prnn._ops import _measured
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._precision import allows_tf32_rnn
 
-MODES = {
-    "RNN_RELU": _C.RNN_RELU,
-    "RNN_TANH": _C.RNN_TANH,
-    "LSTM": _C.LSTM,
-    "GRU": _C.GRU,
-    "sLSTM": _C.SLSTM,
-    "sLSTM_EXP": _C.SLSTM_EXP,
-}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
 
 # Descriptors of configurations, and sizes of calls, that are kept; beyond this many a cache starts anew.

@@ -77,7 +77,7 @@ def _forever(loader: Prefetcher) -> Iterator[Batch]:
 
 
 class _Parts:
-    """What it takes one process to prepare batches, part by part."""
+    """Times the parts of one process's work on batches."""
 
     def __init__(self, options: TrainingOptions, dataset: UtteranceDataset | CutDataset) -> None:
         self._config, self._augmentation = options.features, options.augmentation

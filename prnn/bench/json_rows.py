@@ -12,7 +12,7 @@ from prnn import _C
 
 
 def processor() -> str:
-    """What serves the CPU ("CPU AVX-512"), and torch's number of threads."""
+    """Names the CPU's kernels ("CPU AVX-512") and torch's number of threads."""
     layer = _C.Rnn(_C.LSTM, _C.FLOAT, 8, 1, 8, False)
     return f"{layer.query(_C.Handle.cpu(), 1)['device']}, {torch.get_num_threads()} threads"
 

@@ -1,4 +1,4 @@
-"""What the options of the programs take."""
+"""Types of the programs' options."""
 
 import argparse
 

@@ -39,7 +39,7 @@ BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND}
 HIDDEN = (64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048)
 BATCHES = (1, 4, 8, 16, 32, 48, 64, 72, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
 ALGORITHMS = ("standard", "static", "small-H")
-# Of random layers: sizes between those of the table, too, and some that are no multiples of 8 or 16.
+# Sizes of random layers: some lie between those of the table, and some are no multiples of 8 or 16.
 RANDOM_HIDDEN = (16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 192, 200, 224, 256, 300, 320, 384)
 RANDOM_HIDDEN += (400, 448, 512, 640, 768, 896, 900, 1000, 1024, 1152, 1280, 1408, 1536, 1664, 1792)
 RANDOM_BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -71,7 +71,7 @@ class Kind:
         return f"{self.cell} | {self.type} | {self.layers} x {self.directions}{more} | {self.hidden}"
 
     def batch_sizes(self, batch: int, steps: int) -> list[int]:
-        """Of lengths from half of all timesteps to all, or of one length."""
+        """B_t of sequences with lengths from half of all timesteps to all, or of one length."""
         if not self.is_ragged:
             return [batch] * steps
         return [max(1, round(batch * min(1, 2 * (1 - t / steps)))) for t in range(steps)]

@@ -19,7 +19,7 @@ from prnn.bench.timing import per_step, time_module
 
 
 class WrittenOut(torch.nn.Module):
-    """The same layer in torch's operations, with its parameters."""
+    """A prnn.nn.LayerNormLSTM written in torch's operations, with its parameters."""
 
     def __init__(self, module: prnn.nn.LayerNormLSTM) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class MaskedWrittenOut(torch.nn.Module):
 
 
 class MaskedGRUWrittenOut(torch.nn.Module):
-    """The same of a GRU."""
+    """A GRU with masks written in torch's operations, with its parameters."""
 
     def __init__(self, module: prnn.nn.GRU) -> None:
         super().__init__()

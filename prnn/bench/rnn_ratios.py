@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-# As in src/rnn/plan/faster.h and plan.h.
+# Numbers of timesteps with ratios of their own: kMeasuredSteps of src/rnn/plan/plan.h.
 STEPS = (1, 2, 4, 8, 16, 32)
 MANY_STEPS = STEPS[-1]  # from here on, points stand for the last of STEPS
 PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "float32": "kFloat32"}
@@ -50,7 +50,7 @@ class Point(NamedTuple):
         return self[7 + index], self[9 + index]
 
     def row_steps(self) -> int | None:
-        """Which of STEPS the point is of, None if it is of none."""
+        """The number of STEPS whose ratios the point belongs to, or None."""
         if self.steps >= MANY_STEPS:
             return STEPS[-1]
         return self.steps if self.steps in STEPS else None
@@ -131,9 +131,9 @@ def ratios_of(points: Iterable[Point]) -> Rows:
 
 
 def share_16_bits(measured: Rows) -> None:
-    """What was measured in one of the two types alone: kinds of layers, and batches of more than OTHERS_SEQUENCES. But
-    cuDNN has kernels for small layers in float16 and in 32 bits, not in bfloat16: of those, stacks that were not
-    measured in float16 differ from one layer as they do in tf32."""
+    """Gives one 16-bit type what was measured in the other alone: kinds of layers, and batches of more than
+    OTHERS_SEQUENCES. But cuDNN has kernels for small layers in float16 and in 32 bits, not in bfloat16: stacks of those
+    that were not measured in float16 differ from one layer as they do in tf32."""
     for (cell, type_, stack, steps, hidden), ratios in list(measured.items()):
         if hidden > SMALL[cell] and type_ in SIXTEEN_BITS:
             own = measured.setdefault((cell, SIXTEEN_BITS[type_], stack, steps, hidden), {})

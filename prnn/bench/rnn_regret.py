@@ -29,8 +29,8 @@ def choice(gpu: str, point: Point) -> tuple[bool, bool]:
 
 
 def regret(gpu: str, points: Iterable[Point]) -> Iterator[str]:
-    """Of each kind of layer, and few timesteps or many: points, those behind the faster one by more than 3 %, the mean
-    and the worst; and the mean with the resident kernels alone, and with cuDNN alone."""
+    """Rows for each kind of layer, with few timesteps and with many: points, those behind the faster one by more than
+    3 %, the mean and the worst; and the mean with the resident kernels alone, and with cuDNN alone."""
     behind: dict[tuple[str, ...], list[tuple[float, float, float, str]]] = defaultdict(list)
     for point in points:
         for index, is_cudnn in enumerate(choice(gpu, point)):

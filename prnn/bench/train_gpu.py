@@ -127,7 +127,7 @@ def measure(
         step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() / 2**20
-    # The same number of steps in all processes, for they wait for one another.
+    # All processes take the same number of steps, for they wait for one another.
     began = time.monotonic()
     step()
     torch.cuda.synchronize()

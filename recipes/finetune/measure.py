@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 import torch
 
+from recipes.finetune.train import compile_layers
+
 WAYS = {
     "shipped": "Transformers",
     "logits": "prnn's loss of the logits",
@@ -47,7 +49,10 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     torch.manual_seed(0)
     config = ParakeetTDTConfig()
     config.encoder_config.num_hidden_layers = arguments.layers
-    model = ParakeetForTDT(config).to(device, torch.bfloat16).train()
+    with device:
+        model = ParakeetForTDT(config).to(torch.bfloat16).train()
+    if arguments.compile:
+        compile_layers(model.encoder)
     batch, frames = arguments.batch_size, 100 * arguments.seconds
     mels = config.encoder_config.num_mel_bins
     audio = {
@@ -86,6 +91,7 @@ def main() -> None:
     add("--seconds", type=int, default=12, help="of each (%(default)s)")
     add("--symbols", type=int, default=40, help="of each (%(default)s)")
     add("--layers", type=int, default=24, help="of the encoder (%(default)s)")
+    add("--compile", action="store_true", help="compile the encoder's layers, as recipes.finetune.train --compile")
     add("--steps", type=int, default=7, help="measured steps (%(default)s)")
     arguments = parser.parse_args()
     if arguments.way:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "site_scons"))
 import kernel_instances  # noqa: E402
 import ratio_tables  # noqa: E402
 
-# Of programs that follow the order of accesses; with addresses that addr2line finds.
+# Compiler's options for programs that follow the order of accesses, with addresses that addr2line finds.
 ORDER = ("-DPRNN_ORDER", "-fno-pie", "-no-pie")
 CELLS, TYPES = ("rnn", "gru", "lstm", "slstm"), ("float", "tf32", "half", "bfloat16")
 
@@ -34,7 +34,7 @@ def find_headers() -> pathlib.Path | None:
 
 
 def marks(group: str) -> list[pytest.MarkDecorator]:
-    """Of a file of tests: where it runs, and which of its tests share what they compile."""
+    """The marks of a file of tests: where it runs, and which of its tests share what they compile."""
     reason = "CUDA's headers are not here" if find_headers() is None else "coroutines are written for x86-64 alone"
     runs = find_headers() is not None and platform.machine() == "x86_64"
     return [pytest.mark.skipif(not runs, reason=reason), pytest.mark.xdist_group(group)]
@@ -112,7 +112,7 @@ class Builder:
     def run_stack(
         self, name: str, kernels: set[str], edits: tuple[Edit, ...] = (), *, order: bool = False
     ) -> pathlib.Path:
-        """The same of wavefront kernels; the order is followed in those by chunks."""
+        """A program with wavefront kernels, as run_layer(); the order is followed in those by chunks."""
         return self._program("run_stack", name, kernels, edits, order=order)
 
     def run_layer_norm(self, name: str, edits: tuple[Edit, ...] = (), *, order: bool = False) -> pathlib.Path:
@@ -194,7 +194,7 @@ def find_unordered(program: pathlib.Path, **options: object) -> list[tuple[str, 
 
 
 def unordered_in(program: pathlib.Path, printed: str) -> list[tuple[str, str]]:
-    """The same in what a program has printed."""
+    """The unordered pairs of accesses in what a program has printed."""
     pairs = [line.split()[1:] for line in printed.splitlines() if line.startswith("unordered ")]
     lines = _kernel_lines(program, sorted({address for pair in pairs for address in pair[1::2]}))
     return sorted({(f"{before} {lines[first]}", f"{now} {lines[last]}") for before, first, now, last in pairs})
@@ -211,7 +211,7 @@ def is_found(before: str, later: str, pairs: list[tuple[str, str]]) -> bool:
 
 
 def _kernel_lines(program: pathlib.Path, addresses: list[str]) -> dict[str, str]:
-    """Those of the calls that return to the addresses."""
+    """The kernels' source lines of the calls that return to the addresses."""
     calls = {address: f"{int(address, 16) - 1:#018x}" for address in addresses}
     command = ["addr2line", "-a", "-i", "-e", str(program), *calls.values()]
     places: dict[str, list[str]] = {}

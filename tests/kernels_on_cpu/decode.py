@@ -34,8 +34,8 @@ def search(
     unordered: list[tuple[str, str]] | None = None,
     **options: Any,
 ) -> list[Found]:
-    """What run_decode finds; the state is written. `options`: the program's. `unordered`: takes what find_unordered()
-    gives, of a program that follows the order of accesses."""
+    """Runs run_decode with its `options`, returns what it finds, and writes the state. `unordered` takes what
+    find_unordered() gives, of a program that follows the order of accesses."""
     batch, count, _ = frames.shape
     room = (batch, count * max_symbols)
     out = {name: torch.full(room, -9, dtype=torch.int32) for name in ("symbols", "frames", "durations")}

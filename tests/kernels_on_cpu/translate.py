@@ -251,7 +251,7 @@ def translate_statements(text: str) -> str:
 
 
 def translate_variables(text: str) -> str:
-    """Those in shared memory: what is a declaration is a reference then."""
+    """Turns declarations of variables in shared memory into references."""
     text = _DYNAMIC.sub(r"auto* const \2 = reinterpret_cast<\1*>(gpu::dynamic_shared());", text)
     number = 0
 

@@ -10,6 +10,7 @@
 #include "core/cpu/threads.h"
 #include "rnn/cpu/buffers.h"
 #include "rnn/cpu/cells.h"
+#include "rnn/cpu/direction.h"
 #include "rnn/cpu/dropout.h"
 #include "rnn/cpu/passes.h"
 #include "rnn/cpu/steps.h"
@@ -40,50 +41,27 @@ class BackwardDataPass {
   }
 
  private:
-  struct Direction {
-    int64_t layer, index;
-    const Step* steps;
-    const S *input_weights, *recurrent_weights, *projection_weights;
-    const T *hx, *cx, *dhy;        // [N][P], [N][H] (sLSTM: [3][N][H]), [N][P] or NULL
-    T* dhx;                        // [N][P] or NULL
-    const T *reset_hx, *reset_cx;  // as hx and cx
-    T *dreset_hx, *dreset_cx;      // the same, or NULL
-    const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
-    const T *dy, *output;          // [rows][D P], at this direction's first column
+  struct Direction : DirectionData<S> {
+    using DirectionData<S>::DirectionData;
+
+    const T* dhy;              // [N][P] or NULL
+    T* dhx;                    // the same
+    T *dreset_hx, *dreset_cx;  // as reset_hx and reset_cx, or NULL
+    const T *dy, *output;      // [rows][D P], at this direction's first column
     DirectionReserve<T> reserve;
   };
 
   Direction make_direction(int64_t layer, int64_t index, const T* dy) const {
-    const int64_t pseudo_layer = layer * p_.recurrences() + index;
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
-    const S* w = static_cast<const S*>(args_.w);
-    const auto* hx = static_cast<const T*>(args_.hx);
-    const auto* cx = static_cast<const T*>(args_.cx);
-    const auto* dhy = static_cast<const T*>(args_.dhy);
-    auto* dhx = static_cast<T*>(args_.dhx);
     const T* output = layer == p_.layers - 1 ? static_cast<const T*>(args_.y) : reserve_.outputs[layer];
-    Direction d;
-    d.layer = layer;
-    d.index = index;
-    d.steps = steps_[p_.direction_of(index)].data();
-    d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
-    d.recurrent_weights = w + offsets.recurrent;
-    d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
-    const int64_t state = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.cell_states() * NH;
-    d.hx = hx == nullptr ? ws_.zeros : hx + state;
-    d.cx = cx == nullptr ? ws_.zeros : cx + cells;
-    d.dhy = dhy == nullptr ? nullptr : dhy + state;
-    d.dhx = dhx == nullptr ? nullptr : dhx + state;
-    const prnnRNNExtras_t& e = p_.extras;
-    d.reset_hx = e.resetHx == nullptr ? ws_.zeros : static_cast<const T*>(e.resetHx) + state;
-    d.reset_cx = e.resetCx == nullptr ? ws_.zeros : static_cast<const T*>(e.resetCx) + cells;
-    d.dreset_hx = e.dresetHx == nullptr ? nullptr : static_cast<T*>(e.dresetHx) + state;
-    d.dreset_cx = e.dresetCx == nullptr ? nullptr : static_cast<T*>(e.dresetCx) + cells;
-    const auto* mask = static_cast<const T*>(p_.masks.recurrent);
-    d.mask = mask == nullptr ? nullptr : mask + state;
+    Direction d(p_, steps_, layer, index, args_.w, args_.hx, args_.cx, ws_.zeros);
+    const auto part_of = [](auto* all, int64_t at) { return all == nullptr ? nullptr : all + at; };
+    d.dhy = part_of(static_cast<const T*>(args_.dhy), d.first_state(p_));
+    d.dhx = part_of(static_cast<T*>(args_.dhx), d.first_state(p_));
+    d.dreset_hx = part_of(static_cast<T*>(p_.extras.dresetHx), d.first_state(p_));
+    d.dreset_cx = part_of(static_cast<T*>(p_.extras.dresetCx), d.first_cell(p_));
     d.dy = dy + index * P;
     d.output = output + index * P;
-    d.reserve = reserve_.directions[pseudo_layer];
+    d.reserve = reserve_.directions[layer * p_.recurrences() + index];
     return d;
   }
 

@@ -9,6 +9,7 @@
 #include "core/descriptors.h"
 #include "rnn/cpu/buffers.h"
 #include "rnn/cpu/cells.h"
+#include "rnn/cpu/direction.h"
 #include "rnn/cpu/dropout.h"
 #include "rnn/cpu/passes.h"
 #include "rnn/cpu/steps.h"
@@ -49,20 +50,15 @@ class ForwardPass {
   }
 
  private:
-  // One direction of one layer, or a head of one: `index` is RnnProblem's recurrence.
-  struct Direction {
-    int64_t layer, index;
-    const Step* steps;
-    const S *input_weights, *recurrent_weights, *projection_weights;
-    const T *hx, *cx;              // [N][P], [N][H]; sLSTM: [3][N][H]
-    const T *reset_hx, *reset_cx;  // the same
-    const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
-    T* output;                     // [rows][D P], at this direction's first column
-    bool keeps;                    // for the backward passes
-    T* gates;                      // [rows][G H] if it does; else of the chunk at hand
-    T* cells;                      // [rows][H], else [N][H]; sLSTM: [3][N][H]
-    T* ratios;                     // sLSTM, if it keeps: [rows][H]
-    T* unprojected;                // the same
+  struct Direction : DirectionData<S> {
+    using DirectionData<S>::DirectionData;
+
+    T* output;       // [rows][D P], at this direction's first column
+    bool keeps;      // for the backward passes
+    T* gates;        // [rows][G H] if it does; else of the chunk at hand
+    T* cells;        // [rows][H], else [N][H]; sLSTM: [3][N][H]
+    T* ratios;       // sLSTM, if it keeps: [rows][H]
+    T* unprojected;  // the same
   };
 
   // A part of a timestep's sequences whose states lie in one place.
@@ -82,29 +78,9 @@ class ForwardPass {
   }
 
   Direction make_direction(int64_t layer, int64_t index, T* output) const {
-    const int64_t pseudo_layer = layer * p_.recurrences() + index;
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
-    const S* w = static_cast<const S*>(args_.w);
-    const auto* hx = static_cast<const T*>(args_.hx);
-    const auto* cx = static_cast<const T*>(args_.cx);
-    const auto *reset_hx = static_cast<const T*>(p_.extras.resetHx),
-               *reset_cx = static_cast<const T*>(p_.extras.resetCx);
-    const int64_t states = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.cell_states() * NH;
-    Direction d;
-    d.layer = layer;
-    d.index = index;
-    d.steps = steps_[p_.direction_of(index)].data();
-    d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
-    d.recurrent_weights = w + offsets.recurrent;
-    d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
-    d.hx = hx == nullptr ? ws_.zeros : hx + states;
-    d.cx = cx == nullptr ? ws_.zeros : cx + cells;
-    d.reset_hx = reset_hx == nullptr ? ws_.zeros : reset_hx + states;
-    d.reset_cx = reset_cx == nullptr ? ws_.zeros : reset_cx + cells;
-    const auto* mask = static_cast<const T*>(p_.masks.recurrent);
-    d.mask = mask == nullptr ? nullptr : mask + states;
+    Direction d(p_, steps_, layer, index, args_.w, args_.hx, args_.cx, ws_.zeros);
     d.output = output + index * P;
-    const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
+    const DirectionReserve<T>& reserve = reserve_.directions[layer * p_.recurrences() + index];
     d.keeps = training_ && layer >= p_.frozen;
     d.gates = d.keeps ? reserve.gates : ws_.gates;
     d.cells = keeps_rows(d) ? reserve.cells : ws_.cells;
