@@ -11,13 +11,12 @@ from torch.utils.dlpack import from_dlpack
 
 from prnn._called_module import CalledModule, Sequences, States
 from prnn._layer_arguments import check_heads, check_layout
+from prnn._modes import GATES
 from prnn._ops._layer import BACKENDS
 from prnn._ops._torch_private import in_functorch
 from prnn._state_masks import check_masks
 
 __all__ = ["DERIVED", "Recurrent", "Sequences", "States"]
-
-_GATES = {"LSTM": 4, "sLSTM": 4, "sLSTM_EXP": 4, "GRU": 3}  # else 1
 
 _MISSING = object()
 # Each look-up takes time.
@@ -95,7 +94,7 @@ class Recurrent(CalledModule, torch.nn.RNNBase):
     def _shapes_of_matrices(self) -> list[tuple[int, ...]]:
         """In the order of _packed_names."""
         directions, heads = 2 if self.bidirectional else 1, self.heads
-        rows, state = _GATES.get(self.mode, 1) * self.hidden_size, self.proj_size or self.hidden_size
+        rows, state = GATES[self.mode] * self.hidden_size, self.proj_size or self.hidden_size
         recurrent = (rows, state) if heads == 1 else (heads, rows // heads, state // heads)
         projection = [(state, self.hidden_size)] if self.proj_size > 0 else []
         shapes: list[tuple[int, ...]] = []
@@ -180,7 +179,7 @@ class Recurrent(CalledModule, torch.nn.RNNBase):
         """Elements of the bias part of the packed weights that bias=False leaves to zeros."""
         if self.bias:
             return 0
-        return 2 * _GATES.get(self.mode, 1) * self.hidden_size * len(self._all_weights)
+        return 2 * GATES[self.mode] * self.hidden_size * len(self._all_weights)
 
     def _packed_weights(self) -> list[Tensor]:
         parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere

@@ -14,14 +14,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import math
 import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,6 +93,7 @@ def _pytest(file: str, which: str) -> tuple[str, ...]:
 # racecheck does not see that blocks wait for what they exchange: a GRU's state is read from shared memory before the
 # block publishes it, and overwritten after all blocks have (docs/decoder_kernel.md).
 _EACH_KIND: Command = ("racecheck of each kind of tests/gpu_small_grid.py",)
+_TYPES = ("float16", "bfloat16", "float32")
 _SEARCH = "greedy and not 640 and not gru"
 _JOINT_TDT = "(cuda and equals and 40 and (omega or 15)) or types or bad_lengths"
 _JOINT = "(cuda and (equals and 40 or ranges or no_bias)) or (types and (51 or 64)) or bad_lengths or in_float32"
@@ -132,7 +131,15 @@ def _search_benchmarks() -> list[list[str]]:
 
 
 def groups() -> list[Group]:
-    """All groups, in the order in which they run."""
+    """All groups, in the order in which they run; last the tests of a GPU that no other has."""
+    found = _named_groups()
+    named = {word for group in found if group.is_tests for command in group.commands for word in command}
+    paths = sorted((ROOT / "tests").glob("test_*_cuda.py"))
+    others = [path.name for path in paths if str(path.relative_to(ROOT)) not in named]
+    return [*found, *([_tests("others", 300, *others)] if others else [])]
+
+
+def _named_groups() -> list[Group]:
     return [
         Group("selftest", 120, ((PYTHON, "-m", "prnn", "selftest"),)),
         _tests(
@@ -168,9 +175,19 @@ def groups() -> list[Group]:
         *_sanitizers("racecheck"),
         *_sanitizers("initcheck"),
         *_sanitizers("synccheck"),
-        *(
-            _bench(dtype, 1200, ["rnn", "--targets", "--dtype", dtype, ">", f"bench/results/rnn_{{gpu}}_{dtype}.md"])
-            for dtype in ("float16", "bfloat16", "float32")
+        _bench(
+            "rnn",
+            3600,
+            [
+                "rnn",
+                "--targets",
+                "--dtype",
+                "float16",
+                "bfloat16",
+                "float32",
+                "--json",
+                "build/gpu_check/rnn_{gpu}.json",
+            ],
         ),
         _bench("losses", 900, ["loss", "--json", "build/gpu_check/losses_{gpu}.json"]),
         _bench("training", 900, ["train", "--json", "build/gpu_check/train_{gpu}.json"]),
@@ -240,22 +257,19 @@ def run(group: Group, limit: float, log: Path) -> Outcome:
 
 def _run_command(command: Command, limit: float, log: Path) -> int | None:
     """Its exit status; None where it was stopped."""
-    output = None
-    if ">" in command:
-        command, output = command[: command.index(">")], ROOT / command[-1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *_python_path()])}
     if "pytest" in command:
         environment["OMP_NUM_THREADS"] = "1"
     if command[0] == "compute-sanitizer":
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    with log.open("ab") as file, tempfile.TemporaryFile() as printed:
+    with log.open("ab") as file:
         file.write(f"$ {' '.join(command)}\n".encode())
         file.flush()
         try:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                stdout=file if output is None else printed,
+                stdout=file,
                 stderr=file,
                 env=environment,
                 start_new_session=True,
@@ -263,14 +277,7 @@ def _run_command(command: Command, limit: float, log: Path) -> int | None:
         except OSError as error:
             file.write(f"{error}\n".encode())
             return 127
-        status = _wait(process, limit)
-        printed.seek(0)
-        text = printed.read()
-        file.write(text)
-    if output is not None and status == 0:
-        words = " ".join(("python3", *command[1:]))
-        output.write_bytes(f"{datetime.date.today()}, `{words}`\n\n".encode() + text)
-    return status
+        return _wait(process, limit)
 
 
 def _wait(process: subprocess.Popen[bytes], limit: float) -> int | None:

@@ -3,9 +3,9 @@
 python scripts/plot_timesteps.py      # writes docs/timesteps.svg and docs/batches.svg
 """
 
+import json
 import math
 import pathlib
-import re
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -31,11 +31,12 @@ Steps = dict[tuple[str, int, int], Step]  # of one layer, by cell, hidden size a
 
 def read_steps(dtype: str) -> Steps:
     """Reads the microseconds of a type's table of results."""
-    table = (ROOT / f"bench/results/rnn_h200_{dtype}.md").read_text()
-    rows = re.findall(
-        r"^\| (\w+) \| 1 \| (\d+) \| (\d+) \| [\d.]+ / ([\d.]+) \| [\d.]+ / ([\d.]+) \|", table, re.MULTILINE
-    )
-    return {(cell, int(size), int(batch)): Step(float(a), float(b)) for cell, size, batch, a, b in rows}
+    rows = json.loads((ROOT / "bench/results/rnn_h200.json").read_text())["rows"]
+    return {
+        (row["cell"], row["hidden"], row["batch"]): Step(row["prnn"][1], row["cudnn"][1])
+        for row in rows
+        if row["layers"] == 1 and row["dtype"] == dtype
+    }
 
 
 class Picture:

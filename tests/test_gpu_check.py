@@ -104,25 +104,10 @@ def test_tests_are_counted_also_of_a_group_that_is_stopped(tmp_path: pathlib.Pat
     assert gpu._counts(lines) == (1, 1)
 
 
-def test_what_runs_last_and_what_is_kept(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+def test_what_runs_last(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(gpu, "_GRACE", 0.1)
     marked = tmp_path / "marked"
     last = (sys.executable, "-c", f"open({str(marked)!r}, 'w')")
     outcome = gpu.run(gpu.Group("slow", 1, (SLEEP,), last), 0.1, tmp_path / "log")
     assert marked.exists()
     assert outcome.note == "stopped at its limit of 0 s"
-    kept = tmp_path / "rows.md"
-    gpu.run(gpu.Group("bench_rows", 60, ((*GOOD, ">", str(kept)),)), 60, tmp_path / "log")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d, `python3 -c .*`\n\nfound\n", kept.read_text())
-    gpu.run(gpu.Group("bench_rows", 60, ((*BAD, ">", str(kept)),)), 60, tmp_path / "log")
-    assert "found" in kept.read_text()  # a benchmark that failed leaves the rows before
-
-
-def test_reports_of_sanitizers() -> None:
-    race = "= Error: Race reported between Write access at {}\n= and Read access\n= in kernel\n= {}\n"
-    assert gpu._is_reported(("x", "racecheck"), race.format("a", "prnn::step()"))
-    assert not gpu._is_reported(("x", "racecheck"), race.format("a", "cublas::gemm()"))
-    unset = "= Uninitialized __global__ memory read of size 4 bytes\n=     at {}\n"
-    assert gpu._is_reported(("x", "initcheck"), unset.format("prnn::step()"))
-    assert not gpu._is_reported(("x", "initcheck"), unset.format("void cublasLt::splitKreduce_kernel<32>()"))
-    assert not gpu._is_reported(("x", "memcheck"), unset.format("prnn::step()"))

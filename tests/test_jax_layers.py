@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax_case import MODES, TOLERANCE, as_torch, assert_close, draw_params, jax,
 from reference import rnn as reference
 
 import prnn.jax as pj
+from prnn import _C
 from prnn.jax import _library
 
 __all__ = ["on_cpu"]
@@ -434,6 +436,15 @@ def test_handlers_newer_than_jaxlib_are_refused(tmp_path: pathlib.Path) -> None:
     _library._check_version(1, tmp_path)
     with pytest.raises(ImportError, match=r"newer jaxlib \(XLA FFI 0.3\) than the installed one \(0.1\)"):
         _library._check_version(3, tmp_path)
+
+
+def test_gpus_that_no_plan_has_run_on() -> None:
+    rnn = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False)
+    with pytest.warns(UserWarning, match=r"not been run on a GPU like this \(A10\).*prnn selftest"):
+        _library._warn_of_unproven(rnn.query_gpu("A10", 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _library._warn_of_unproven(rnn.query_gpu("H200", 1))
 
 
 def test_imports() -> None:

@@ -83,6 +83,15 @@ def test_a_training_that_learns_nothing_says_so(ctc: bool) -> None:
         assert hint in said[0][1]
 
 
+def test_nothing_is_said_while_the_rate_rises() -> None:
+    learning = Learning(OPTIONS, 4)
+    said = []
+    for step in range(1, 1001):
+        add(learning, parts(0.1, 3 * math.log(3)), batch(["abc"]))
+        said += [step] if learning.stuck(step, 501) is not None else []
+    assert said == [1000]
+
+
 def test_a_training_that_learns_says_nothing() -> None:
     learning = Learning(OPTIONS, 4)
     for step in range(1, 1001):

@@ -79,7 +79,8 @@ def test_line(
     assert "epoch 6, step 12: " in log
     last = shown[-1]
     assert last is not None
-    assert re.search(r"^, \d+:\d\d left, until \S+, loss \d+\.\d{3}, WER \d+\.\d\d %, \d+ ms a step", last[4])
+    speed = r"\d+ ms a step, of which \d+ % waiting for batches, \d+ % for the device"
+    assert re.search(rf"^, \d+:\d\d left, until \S+, loss \d+\.\d{{3}}, WER \d+\.\d\d %, {speed}", last[4])
     assert any(line.endswith(", validation 1/2") for line in lines) or stream is io.StringIO
 
 

@@ -285,7 +285,9 @@ def test_the_log(manifest: Path, tmp_path: Path) -> None:
     assert all(event.value > 0 for event in events.Scalars("train/gradient_norm"))
     assert [event.step for event in events.Scalars("train/step_ms")] == [1, 2, 4, 5]  # none across a validation
     assert all(event.value > 0 for event in events.Scalars("train/step_ms"))
-    assert all(0 <= event.value <= 1 for event in events.Scalars("train/waiting"))
+    for name in ("train/waiting", "train/waiting_for_device"):
+        assert len(events.Scalars(name)) == 4
+        assert all(0 <= event.value <= 1 for event in events.Scalars(name))
     assert sorted(events.Tags()["images"]) == sorted(events.Tags()["audio"]) == ["valid/0", "valid/1"]
     assert [image.step for image in events.Images("valid/0")] == [3, 6]
     (audio,) = events.Audio("valid/1")

@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from prnn._ops.rnn import MODES, Config
+from prnn._modes import GATES, MODES
+from prnn._ops.rnn import Config
 
 __all__: list[str] = []
 
-_GATES = {MODES["LSTM"]: 4, MODES["GRU"]: 3, MODES["sLSTM"]: 4, MODES["sLSTM_EXP"]: 4}
+_GATES = {MODES[name]: gates for name, gates in GATES.items()}
 Shape = Any  # what the counter hands over in the place of a tensor
 
 
 def _macs(input: Shape, config: Config) -> tuple[int, int]:
     """Multiplications of a forward pass, and those of the first layer's weight_ih among them."""
     directions = 2 if config.bidirectional else 1
-    rows = _GATES.get(config.mode, 1) * config.hidden_size
+    rows = _GATES[config.mode] * config.hidden_size
     state = config.proj_size or config.hidden_size
     first = 0 if config.gates_input else directions * rows * input[-1]
     upper = (config.num_layers - 1) * directions * rows * directions * state

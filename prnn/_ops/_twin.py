@@ -22,6 +22,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
+from prnn._modes import GATES
 from prnn._ops._call import Call, Data, Options
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
@@ -174,8 +175,7 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
     is_relu = config.mode == MODES["RNN_RELU"]
     scale = 1.5 / max(stack.hidden_size, stack.input_size) ** 0.5
     weights = random(stack.params_size, scale=scale / 4 if is_relu else scale)
-    gates = {"GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}.get(name, 4)
-    biases = weights[-2 * stack.states * gates * stack.hidden_size :]  # behind all matrices
+    biases = weights[-2 * stack.states * GATES[name] * stack.hidden_size :]  # behind all matrices
     if is_relu:
         # Units clearly on or off: at the kink, rounding decides about a gradient.
         signs = chance(0.5, stack.states, 1, stack.hidden_size).expand(-1, 2, -1).reshape(-1)

@@ -65,9 +65,10 @@ class Learning:
         sums, self._since = self._since, _Sums()
         return torch.cat([sums.losses.expand(2).to(device), sums.counts.to(device)])
 
-    def stuck(self, step: int) -> str | None:
+    def stuck(self, step: int, warmup_steps: int = 0) -> str | None:
         """The warning after a step if the loss is still that of guessing: the CTC loss, since a predictor learns to
-        guess better without listening, or the transducer's if there is no CTC."""
+        guess better without listening, or the transducer's if there is no CTC. While the rate rises, little is learnt:
+        no warning before `warmup_steps`."""
         if step % _WINDOW:
             return None
         sums, self._window = self._window, _Sums()
@@ -91,6 +92,8 @@ class Learning:
                 f"{found}after {self._learnt[0]} steps it was {self._learnt[1]:.2f}. The training has become unstable "
                 f"(train/gradient_norm in its log): begin again with a lower lr than {options.lr:g}"
             )
+        if step < warmup_steps:
+            return None
         return (
             f"{found}the model has not learnt to listen yet. If that stays: a lower lr than "
             f"{options.lr:g}, a longer warmup than {options.warmup:g}, augmentation from a later epoch "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -41,10 +42,15 @@ _LOOK_EVERY = 10
 _SCALER_PATIENCE = 30
 
 
+def warmup_steps(total: int, warmup: float) -> int:
+    """The steps in which the learning rate rises."""
+    return max(1, int(warmup * total))
+
+
 def schedule(optimizer: torch.optim.Optimizer, total: int, warmup: float) -> SequentialLR:
     """The learning rate over `total` steps: up linearly over the share `warmup` of them, then down along a cosine to
     1 %."""
-    rising = max(1, int(warmup * total))
+    rising = warmup_steps(total, warmup)
     up = LinearLR(optimizer, start_factor=1 / rising, total_iters=max(1, rising - 1))
     down = CosineAnnealingLR(optimizer, max(1, total - rising), eta_min=0.01 * optimizer.param_groups[0]["initial_lr"])
     return SequentialLR(optimizer, [up, down], milestones=[rising])
@@ -78,6 +84,10 @@ class TransducerTask(lightning.LightningModule):
         options: of the training.
         pass_batches: batches of each process in a pass over the data.
         validates: whether this process's validation batches count; with too few for all, some have another's.
+
+    Attributes:
+        waited: seconds that training steps have waited for the device.
+        logged: the latest value of each scalar of the training's log.
     """
 
     def __init__(
@@ -100,6 +110,9 @@ class TransducerTask(lightning.LightningModule):
         self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
         self.fbank = Fbank(features) if options.features_on == "device" else None
         self.learning = Learning(options, len(tokenizer))
+        self.waited = 0.0
+        self.logged: dict[str, float] = {}
+        self._entry: dict[str, Tensor | float] = {}  # of the log, of the step that is under way
         self._said_unspelled = False
         self._steps = 0
         self._skipped: Tensor | None = None
@@ -146,9 +159,9 @@ class TransducerTask(lightning.LightningModule):
             parts = self.model.loss_parts(*batch[:4])
         frames = self._frames(batch.feature_lengths)
         self.learning.add(parts, batch, frames)
-        if self._logs():  # a number, to be logged, is copied to the device, for which the host waits
+        if self._logs():
             a_symbol = size / max(1, int(batch.target_lengths.sum()))
-            values = {
+            values: dict[str, Tensor | float] = {
                 "loss": parts.total,
                 "transducer": parts.transducer,
                 "transducer_a_symbol": parts.transducer * a_symbol,
@@ -162,8 +175,7 @@ class TransducerTask(lightning.LightningModule):
                     "ctc_a_symbol": parts.ctc * size / max(1, spelled),
                     "ctc_blanks": blank_share(logits[0], frames, self.model.blank),
                 }
-            for name, value in values.items():
-                self.log(f"train/{name}", value, batch_size=size)
+            self._entry = values
         if self.trainer.world_size == 1:
             return parts.total
         return parts.total * batch_share(size, parts.total.device)
@@ -213,20 +225,46 @@ class TransducerTask(lightning.LightningModule):
         skipped = (~norm.isfinite()).float()
         self._skipped = skipped if self._skipped is None else self._skipped + skipped
         if self._logs():
-            self.log("train/gradient_norm", norm)
-            self.log("train/skipped_steps", self._skipped / self._steps)
+            self._entry |= {"gradient_norm": norm, "skipped_steps": self._skipped / self._steps}
+            self.write_log(self._entry, self.global_step)
         step = self.global_step + 1
         before = self._bad_since if self._bad_since is not None else torch.zeros_like(norm, dtype=torch.int64)
         self._bad_since = torch.where(norm.isfinite(), 0, torch.where(before > 0, before, step))
         if not norm.is_cuda or step % _LOOK_EVERY == 0:
             self._stop_if_diverged(step)
-        if (message := self.learning.stuck(step)) is not None:
+        rising = warmup_steps(self.total_steps, self.options.warmup)
+        if (message := self.learning.stuck(step, rising)) is not None:
             self.print(message)
+
+    def write_log(self, values: Mapping[str, Tensor | float], step: int) -> None:
+        """Writes scalars of a step, counted from 0, to the log, under "train/". Lightning's own ``log`` takes
+        milliseconds of Python for each.
+
+        Args:
+            values: Python's numbers, and tensors of one element on the device, which all wait for it once.
+            step: number of the step.
+        """
+        tensors = [value.detach().float().reshape(()) for value in values.values() if isinstance(value, Tensor)]
+        numbers = iter(self._on_host(torch.stack(tensors)) if tensors else ())
+        entry = {
+            f"train/{name}": next(numbers) if isinstance(value, Tensor) else float(value)
+            for name, value in values.items()
+        }
+        self.logged |= entry
+        if self.trainer.logger is not None:
+            self.trainer.logger.log_metrics(entry, step)
+
+    def _on_host(self, values: Tensor) -> list[Any]:
+        """The values of a tensor, for which the host may have to wait."""
+        began = time.perf_counter()
+        found: list[Any] = values.tolist()
+        self.waited += time.perf_counter() - began
+        return found
 
     def _stop_if_diverged(self, step: int) -> None:
         """Raises InputError if the gradients up to this step are not numbers; with float16, only once that has been so
         for longer than its scale takes to settle."""
-        since = 0 if self._bad_since is None else int(self._bad_since)
+        since = 0 if self._bad_since is None else self._on_host(self._bad_since.reshape(1))[0]
         patience = 1 if getattr(self.trainer.precision_plugin, "scaler", None) is None else _SCALER_PATIENCE
         if since and step - since + 1 >= patience:
             raise self._diverged(f"the gradients of step {since} are not finite numbers")

@@ -13,11 +13,13 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks.progress import progress_bar
 
 from .loader import Prefetcher
+from .task import TransducerTask
 
 
 class ThroughputLog(Callback):
-    """Logs the milliseconds of a step, and the share of the time that the training has waited for batches, since the
-    entry before; validations do not count.
+    """Logs the milliseconds of a step, and the shares of the time that the training has waited for batches and for the
+    device, since the entry before; validations do not count. In what is left the host has worked: Python, and sending
+    work to the device.
 
     Args:
         batches: of the training.
@@ -27,19 +29,20 @@ class ThroughputLog(Callback):
     def __init__(self, batches: Prefetcher, every: int) -> None:
         self._batches = batches
         self._every = every
-        self._since: tuple[int, float, float] | None = None  # step, time, seconds waited
+        self._since: tuple[int, float, float, float] | None = None  # step, time, seconds waited for batches and device
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        assert isinstance(module, TransducerTask)
         step = trainer.global_step
         if step % self._every != 0 or (self._since is not None and step == self._since[0]):
             return
-        now = step, time.perf_counter(), self._batches.waited
+        now = step, time.perf_counter(), self._batches.waited, module.waited
         if self._since is not None:
-            steps, seconds, waited = (end - begin for end, begin in zip(now, self._since, strict=True))
-            module.log("train/step_ms", 1000 * seconds / steps)
-            module.log("train/waiting", waited / seconds)
+            steps, seconds, batches, device = (end - begin for end, begin in zip(now, self._since, strict=True))
+            shares = {"waiting": batches / seconds, "waiting_for_device": device / seconds}
+            module.write_log({"step_ms": 1000 * seconds / steps, **shares}, step - 1)
         self._since = now
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -115,13 +118,16 @@ class ProgressBar(progress_bar.ProgressBar):
             end = time.localtime(time.time() + seconds)
             day = "" if seconds < 12 * 3600 else "%a "
             parts.append(f"{_duration(seconds)} left, until {time.strftime(f'{day}%H:%M', end)}")
+        logged = {**trainer.logged_metrics, **module.logged}
         for name, text in (
             ("train/loss", "loss {:.3f}"),
             ("valid/wer", "WER {:.2%}"),
             ("train/step_ms", "{:.0f} ms a step"),
+            ("train/waiting", "of which {:.0%} waiting for batches"),
+            ("train/waiting_for_device", "{:.0%} for the device"),
         ):
-            if name in trainer.logged_metrics:
-                parts.append(text.format(float(trainer.logged_metrics[name])).replace("%", " %"))
+            if name in logged:
+                parts.append(text.format(float(logged[name])).replace("%", " %"))
         return ", ".join(parts)
 
 

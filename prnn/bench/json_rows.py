@@ -18,7 +18,7 @@ def processor() -> str:
 
 
 def write_rows(path: str, rows: Sequence[object], device: str | None = None) -> None:
-    """device: what was measured; None: the GPU."""
+    """Writes a JSON object with `rows`, one a line. device: what was measured; None: the GPU."""
     # sys.argv[0] is the name of a program, or "prnn bench FAMILY".
     command = sys.argv if sys.argv[0].startswith("prnn ") else ["python", *sys.argv]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun's
@@ -29,7 +29,7 @@ def write_rows(path: str, rows: Sequence[object], device: str | None = None) -> 
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": " ".join(command),
-        "rows": list(rows),
     }
     with open(path, "w") as file:
-        json.dump(run, file, indent=1)
+        lines = (f"  {json.dumps(row)}" for row in rows)
+        file.write(json.dumps(run, indent=1)[:-2] + ',\n "rows": [\n' + ",\n".join(lines) + "\n ]\n}\n")

@@ -1,6 +1,6 @@
 """Recurrent layers on a GPU: prnn against cuDNN, called directly and through torch, microseconds per timestep.
 
-    prnn bench rnn [--dtype float16] [--targets]
+    prnn bench rnn [--dtype float16 bfloat16 float32] [--targets] [--json FILE]
     prnn bench rnn [--cells lstm gru rnn slstm] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
     prnn bench rnn --tune [--dtype float16] [--cells lstm] [--hidden 1024] [--batch 16]
     prnn bench rnn --modules [float64] ["dropout 0.1"]
@@ -49,13 +49,14 @@ def time_cudnn(
 
 def points(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]:
     """(cell, layers, hidden size, batch)."""
+    cells = [cell for cell in arguments.cells if cell in MODULES]
     if arguments.targets:
-        for cell in arguments.cells:
+        for cell in cells:
             yield from ((cell, 1, hidden, batch) for hidden, batches in TARGETS.items() for batch in batches)
-        if "lstm" in arguments.cells:
+        if "lstm" in cells:
             yield from (("lstm", 5, hidden, batch) for hidden, batches in STACK_TARGETS.items() for batch in batches)
         return
-    for cell in arguments.cells:
+    for cell in cells:
         for layers in arguments.layers:
             for hidden in arguments.hidden:
                 yield from ((cell, layers, hidden, batch) for batch in arguments.batch)
@@ -63,7 +64,8 @@ def points(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", choices=["float32", "tf32", "float16", "bfloat16"], default="float16")
+    types = ["float32", "tf32", "float16", "bfloat16"]
+    parser.add_argument("--dtype", nargs="+", choices=types, default=["float16"])
     parser.add_argument(
         "--targets", action="store_true", help="the sizes of the tables in docs/resident_kernels_measured.md"
     )
@@ -89,30 +91,38 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     require_gpu(parser)
-    tf32 = arguments.dtype == "tf32"
-    dtype = torch.float32 if tf32 else getattr(torch, arguments.dtype)
-    steps, repeats = arguments.steps, arguments.repeats
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    if arguments.tune:
-        rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
-        return
     if arguments.modules is not None:
-        rnn_modules.compare(arguments.modules, steps, repeats)
-        return
-    if arguments.layer_norm:
-        rnn_layer_norm.compare(dtype, arguments.hidden, arguments.batch, steps, repeats)
-        return
-    versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")
+        return rnn_modules.compare(arguments.modules, arguments.steps, arguments.repeats)
     rows: list[dict[str, object]] = []
+    for name in arguments.dtype:
+        measure(arguments, name, rows)
+
+
+def measure(arguments: argparse.Namespace, name: str, rows: list[dict[str, object]]) -> None:
+    """Measures one of the types, and adds to the rows of the file."""
+    dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+    hidden, batches, steps, repeats = arguments.hidden, arguments.batch, arguments.steps, arguments.repeats
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
+    if arguments.tune:
+        return rnn_tune.tune(arguments.cells, hidden, batches, steps, dtype, repeats)
+    if arguments.layer_norm:
+        return rnn_layer_norm.compare(dtype, hidden, batches, steps, repeats)
+    versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    print(f"{torch.cuda.get_device_name()}, {versions}, {name}, T = {steps}\n")
     if "slstm" in arguments.cells:
-        for row in rnn_slstm.compare_on_gpu(arguments.hidden, arguments.batch, steps, dtype, repeats):
-            rows.append(row | {"dtype": arguments.dtype})
+        for row in rnn_slstm.compare_on_gpu(hidden, batches, steps, dtype, repeats):
+            rows.append(row | {"dtype": name})
             if arguments.json:
                 write_rows(arguments.json, rows)
-        arguments.cells.remove("slstm")
-        if not arguments.cells:
-            return
+    if any(cell in MODULES for cell in arguments.cells):
+        compare_with_cudnn(arguments, name, dtype, rows)
+
+
+def compare_with_cudnn(
+    arguments: argparse.Namespace, name: str, dtype: torch.dtype, rows: list[dict[str, object]]
+) -> None:
+    """Prints the table of a type, and adds its rows."""
+    steps, repeats = arguments.steps, arguments.repeats
     print("| cell | layers | H | N | prnn fwd / train | cuDNN fwd / train | torch fwd / train | ratio fwd / train | |")
     print("|---|---|---|---|---|---|---|---|---|")
     ratios: list[Times] = []
@@ -137,8 +147,10 @@ def main() -> None:
         ratio = direct[0] / mine[0], direct[1] / mine[1]
         ratios.append(ratio)
         shape = {"cell": cell, "layers": layers, "hidden": hidden, "batch": batch, "steps": steps}
-        found = {name: [time / steps for time in both] for name, both in times.items()}
-        rows.append(shape | {"dtype": arguments.dtype} | found | {"ratio": ratio, "cudnn_algorithms": algorithms})
+        found = {side: [round(time / steps, 2) for time in both] for side, both in times.items()}
+        rows.append(
+            shape | {"dtype": name} | found | {"ratio": [round(x, 2) for x in ratio], "cudnn_algorithms": algorithms}
+        )
         if arguments.json:  # after each row: what has been measured stays if a later one fails
             write_rows(arguments.json, rows)
         print(

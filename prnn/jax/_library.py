@@ -5,6 +5,7 @@ import functools
 import pathlib
 import re
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,19 @@ def handle(platform: str) -> _C.Handle:
                 "jax.default_device(jax.devices('cpu')[0]), or build prnn where there is an nvcc (docs/build.md)"
             )
         found = _handles.of[platform] = _C.Handle.cpu() if platform == "cpu" else _C.Handle.cuda()
+        if platform == "gpu":
+            _warn_of_unproven(_C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False).query(found, [1]))
     return found
+
+
+def _warn_of_unproven(plan: Mapping[str, Any]) -> None:
+    """Warns where a plan is of a GPU that no plan has run on; prnn.nn compares layers with the CPU there."""
+    if plan["supported"] and not plan["measured"]:
+        warnings.warn(
+            f"prnn's kernels have not been run on a GPU like this ({plan['device']}), and prnn.jax does not compare "
+            "them with the CPU's: run `prnn selftest`, which does",
+            stacklevel=4,
+        )
 
 
 def call(

@@ -12,10 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from prnn import _C
+from prnn._modes import MODES
 from prnn.jax import _library
-
-MODES = {"rnn_relu": _C.RNN_RELU, "rnn_tanh": _C.RNN_TANH, "lstm": _C.LSTM, "gru": _C.GRU}
-GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +164,7 @@ def _result(shape: tuple[int, ...], dtype: Any, wanted: bool = True) -> jax.Shap
 def _forward(stack: Stack, arrays: Arrays, train: bool) -> tuple[Outputs, Any]:
     """The outputs and, of a call that trains, the reserve space."""
     sizes, (steps, batch, _), dtype = _sizes_of(stack, arrays), arrays.x.shape, arrays.x.dtype
-    is_lstm = stack.mode == "lstm"
+    is_lstm = stack.mode == "LSTM"
     y, hy, cy, cells, reserve, _ = _library.call(
         "prnnJaxRnnForward",
         _inputs(arrays),

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from prnn._modes import GATES
 from prnn.jax import _library
-from prnn.jax._stack import GATES, Arrays, Outputs, Stack, run
+from prnn.jax._stack import Arrays, Outputs, Stack, run
 
 Array = jax.Array
 # Weights of one layer and direction: weight_ih (G H, I), weight_hh (G H, P), and, where it has them, bias_ih and
@@ -55,7 +56,11 @@ def init_params(
         raise ValueError(
             f"proj_size is {proj_size}; it must be 0, or, of an LSTM without heads, less than hidden_size {hidden_size}"
         )
-    rows, state, directions = GATES.get(cell, 1) * hidden_size, proj_size or hidden_size, 2 if bidirectional else 1
+    rows, state, directions = (
+        GATES.get(cell.upper(), 1) * hidden_size,
+        proj_size or hidden_size,
+        2 if bidirectional else 1,
+    )
     bound = math.sqrt(heads / hidden_size)
     layout: list[tuple[tuple[str, tuple[int, ...]], ...]] = []  # names and shapes of each layer and direction
     for layer in range(num_layers):
@@ -140,7 +145,7 @@ def lstm(
     """
     masks = (recurrent_mask, zoneout_mask, zoneout)
     resets, drops = (reset, reset_state), (dropout, key)
-    out = _layers("lstm", params, x, state, bidirectional, lengths, resets, masks, drops, precision)
+    out = _layers("LSTM", params, x, state, bidirectional, lengths, resets, masks, drops, precision)
     return out.y, (out.hy, out.cy)
 
 
@@ -165,7 +170,7 @@ def gru(
     Arguments, errors and y as lstm()'s; state, reset_state and the last states are h alone, (L D, N, H)."""
     masks = (recurrent_mask, zoneout_mask, zoneout)
     resets, drops = (reset, reset_state), (dropout, key)
-    out = _layers("gru", params, x, state, bidirectional, lengths, resets, masks, drops, precision)
+    out = _layers("GRU", params, x, state, bidirectional, lengths, resets, masks, drops, precision)
     return out.y, out.hy
 
 
@@ -190,7 +195,7 @@ def rnn(
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
     masks = (recurrent_mask, None, 0.0)
-    resets, drops, mode = (reset, reset_state), (dropout, key), f"rnn_{nonlinearity}"
+    resets, drops, mode = (reset, reset_state), (dropout, key), f"RNN_{nonlinearity.upper()}"
     out = _layers(mode, params, x, state, bidirectional, lengths, resets, masks, drops, precision)
     return out.y, out.hy
 
@@ -272,7 +277,7 @@ def _stack_of(
             + (f", and units for {heads} heads" if heads > 1 else "")
         )
     proj_size = first["weight_hr"].shape[0] if "weight_hr" in first else 0
-    if proj_size and mode != "lstm":
+    if proj_size and mode != "LSTM":
         raise ValueError(f"params[0] has weight_hr, a projection, which only an LSTM may have; these are {mode}'s")
     if not 0.0 <= zoneout <= 1.0:
         raise ValueError(f"zoneout is {zoneout}; it must lie between 0 and 1")
@@ -315,7 +320,7 @@ def _states(
 ) -> tuple[Any, Any]:
     if state is None:
         return None, None
-    if mode != "lstm":
+    if mode != "LSTM":
         _library.require(state, name, shape, x.dtype)
         return state, None
     if not isinstance(state, tuple | list) or len(state) != 2:
@@ -382,7 +387,7 @@ def _with_lengths(stack: Stack, params: Sequence[LayerParams], arrays: Arrays, l
     inside, is_last = (time < lengths)[..., None], (time == lengths - 1)[..., None]
     backwards = jnp.where(time < lengths, lengths - 1 - time, time)
     x = jnp.where(inside, arrays.x, 0)
-    part = dataclasses.replace(stack, directions=1, has_cells=stack.mode == "lstm")
+    part = dataclasses.replace(stack, directions=1, has_cells=stack.mode == "LSTM")
     outputs, last_h, last_c = [], [], []
     for direction in range(stack.directions):
         given = _of_places(arrays, direction, 1, stack.heads)._replace(x=x, weights=_packed([params[direction]], x))

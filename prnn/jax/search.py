@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from prnn import _C
+from prnn._modes import GATES
 from prnn.jax import _library
 from prnn.jax.losses import ACTIVATIONS, _blank, _integers
 
@@ -89,7 +90,7 @@ def greedy_search(
     joiner_size, hidden = projection["weight"].shape
     classes = output["weight"].shape[0] - len(durations)
     dtype = frames.dtype
-    rows = {"lstm": 4, "gru": 3}.get(predictor, 0) * hidden
+    rows = GATES.get(predictor.upper(), 0) * hidden
     context = embedding.shape[0] if predictor == "stateless" else 0
     shapes: list[tuple[Any, str, tuple[int, ...]]] = [
         (embedding, "embedding", (context, classes, hidden) if context else (classes, embedding.shape[-1])),
