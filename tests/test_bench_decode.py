@@ -47,7 +47,7 @@ def test_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: li
         classes=20, encoder_layers=1, encoder_hidden=16, encoder_projection=0, hidden=16, joiner=16, rate=0.3, layers=1,
         predictor="stateless" if most == 1 else "lstm", tdt="--tdt" in options,
     )  # fmt: skip
-    model = model_of(arguments, most)
+    model = model_of(arguments, most, torch.device("cpu"))
     features = [compute_features(recording(seed), RATE) for seed in range(3)]
     symbols = [len(model.greedy_search(one[None], max_symbols=most)[0].tokens) for one in features]
     assert symbols[0] > 20

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_stream_samples
 import torch
 from reference import transducer as slow
 from test_transducer_search import WAITS
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from prnn.asr.fbank import Fbank
 from prnn.transducer import Hypothesis, StepResult, StreamPool, SymbolBias, Transducer, capture
 from prnn.transducer.capture import CapturedSteps, padded_table, rounded
 
@@ -40,7 +42,8 @@ class NoWaits(TorchDispatchMode):
 def stand_in(call: Callable[[], Any], *_: Any) -> tuple[CallAgain, Any]:
     """What a call returns has no values before a replay, and the states stay as they were."""
     pool = POOLS[-1]
-    states = (*pool._encoder_rows[:2], *pool._encoder_rows.hidden, *pool._search)
+    samples = None if pool._samples is None else pool._samples._rows
+    states = (*pool._encoder_rows[:2], *pool._encoder_rows.hidden, *pool._search, samples)
     before = [None if state is None else state.clone() for state in states]
     with NoWaits():
         columns, packed = call()
@@ -62,10 +65,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "host_copy", lambda tensor: tensor.numpy().copy())
 
 
-def capturing(model: Transducer, slots: int) -> StreamPool:
-    pool = StreamPool(model, slots, max_symbols=3)
+def capturing(model: Transducer, slots: int, fbank: Fbank | None = None) -> StreamPool:
+    pool = StreamPool(model, slots, max_symbols=3, fbank=fbank)
     pool._layers = None
-    pool._captured = CapturedSteps(pool._step_alike, pool._model, slots, torch.device("cpu"))
+    pool._captured = CapturedSteps(pool._step_alike, [pool._model], slots, torch.device("cpu"))
     POOLS.append(pool)
     return pool
 
@@ -130,6 +133,13 @@ def test_streams_come_and_go(options: dict[str, Any], on_cpu: None) -> None:
     model = talking(predictor="lstm", **options)
     come_and_go(model, capturing(model, 7))
     assert CallAgain.replays > 20
+
+
+def test_samples(on_cpu: None) -> None:
+    """Features, encoder and search are one graph."""
+    model, fbank = test_stream_samples.hearing()
+    test_stream_samples.come_and_go(model, capturing(model, 5, fbank), fbank, (640, 640, 1280))
+    assert CallAgain.replays > 10
 
 
 def test_all_slots_in_order(on_cpu: None) -> None:

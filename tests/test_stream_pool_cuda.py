@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import test_stream_samples
 import torch
 from test_captured_steps import come_and_go, talking
 
-from prnn.transducer import Encoder, PhraseBias, StreamPool, Transducer, pool
+from prnn.transducer import Encoder, PhraseBias, StreamPool, Transducer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -25,8 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_CAPTURES", True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
@@ -47,6 +47,15 @@ def test_streams_come_and_go(kind: str, biased: bool) -> None:
     streams = StreamPool(model, 7, max_symbols=3, bias=bias)
     come_and_go(model, streams, bias)
     assert len(graphs(streams)) > 5
+
+
+@pytest.mark.parametrize("kind", ["plain", "stack", "blocks"])
+def test_samples(kind: str) -> None:
+    """Features, encoder and search are one graph."""
+    model, fbank = test_stream_samples.hearing("cuda", **test_stream_samples.OPTIONS[kind])
+    streams = StreamPool(model, 5, 3, fbank=fbank)
+    test_stream_samples.come_and_go(model, streams, fbank, (640, 640, 1280))
+    assert len(graphs(streams)) > 4
 
 
 def test_another_stream_of_the_gpu() -> None:

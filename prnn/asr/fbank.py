@@ -56,6 +56,10 @@ class Fbank(nn.Module):
 
     Args:
         config: what the features are.
+
+    Attributes:
+        frame_length, frame_shift: samples of a frame, and from frame to frame.
+        before: samples by which the first frame begins before the recording.
     """
 
     window: Tensor
@@ -65,10 +69,12 @@ class Fbank(nn.Module):
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
         self.config = config
-        self._shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
-        self._length = int(config.sample_rate * 0.001 * config.frame_length_ms)
-        self._padded = 1 << (self._length - 1).bit_length()  # samples of a transform, of which the last are zeros
-        phase = 2 * math.pi * torch.arange(self._length, dtype=torch.float64) / (self._length - 1)
+        self.frame_shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
+        self.frame_length = int(config.sample_rate * 0.001 * config.frame_length_ms)
+        # Frames are centred on their shift: the first one begins so many samples before the recording.
+        self.before = self.frame_length // 2 - self.frame_shift // 2
+        self._padded = 1 << (self.frame_length - 1).bit_length()  # samples of a transform, of which the last are zeros
+        phase = 2 * math.pi * torch.arange(self.frame_length, dtype=torch.float64) / (self.frame_length - 1)
         window = (0.5 - 0.5 * phase.cos()).pow(_WINDOW_POWER)
         self.register_buffer("window", window.float(), persistent=False)
         self.register_buffer("fourier", self._fourier().float(), persistent=False)
@@ -80,7 +86,7 @@ class Fbank(nn.Module):
     def _fourier(self) -> Tensor:
         """The discrete Fourier transform of a frame's samples: real parts of all FFT bins but the last, then imaginary
         parts, (frame length, FFT length)."""
-        samples, bins = torch.arange(self._length)[:, None], torch.arange(self._padded // 2)
+        samples, bins = torch.arange(self.frame_length)[:, None], torch.arange(self._padded // 2)
         turn = (samples * bins % self._padded).double() * (2 * math.pi / self._padded)
         return torch.cat([turn.cos(), -turn.sin()], dim=1)
 
@@ -108,18 +114,22 @@ class Fbank(nn.Module):
         counts = frame_count(lengths, self.config)
         assert isinstance(counts, Tensor)
         most = int(counts.max())
-        # Frames are centred on their shift; beyond its ends a recording is mirrored.
-        before = self._length // 2 - self._shift // 2
-        index = torch.arange(-before, (most - 1) * self._shift - before + self._length, device=audio.device)
+        # Beyond its ends a recording is mirrored.
+        end = (most - 1) * self.frame_shift - self.before + self.frame_length
+        index = torch.arange(-self.before, end, device=audio.device)
         size = lengths.to(audio.device, non_blocking=True)[:, None].clamp(min=1)
         index = index.remainder(2 * size)
         mirrored = audio.gather(1, torch.minimum(index, 2 * size - 1 - index))
-        frames = mirrored.unfold(1, self._length, self._shift)
+        mels = self.of_frames(mirrored.unfold(1, self.frame_length, self.frame_shift))
+        real = torch.arange(most, device=audio.device) < counts.to(audio.device, non_blocking=True)[:, None]
+        return torch.where(real[..., None], mels, 0.0), counts
+
+    @torch.no_grad()
+    def of_frames(self, frames: Tensor) -> Tensor:
+        """Frames (N, T, frame_length), float32 samples, to features (N, T, bins)."""
         frames = frames - frames.mean(dim=2, keepdim=True)
         previous = torch.cat([frames[..., :1], frames[..., :-1]], dim=2)
         frames = (frames - _PREEMPHASIS * previous) * self.window
-        with torch.autocast(audio.device.type, enabled=False):
+        with torch.autocast(frames.device.type, enabled=False):
             parts = _product(frames, self.fourier).square().unflatten(-1, (2, -1))
-            mels = _product(parts.sum(-2), self.banks).clamp(min=torch.finfo(torch.float32).eps).log()
-        real = torch.arange(most, device=audio.device) < counts.to(audio.device, non_blocking=True)[:, None]
-        return torch.where(real[..., None], mels, 0.0), counts
+            return _product(parts.sum(-2), self.banks).clamp(min=torch.finfo(torch.float32).eps).log()

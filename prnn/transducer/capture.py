@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -61,39 +61,39 @@ class _Captured(NamedTuple):
 
 
 class CapturedSteps:
-    """The steps of a pool whose streams all have as many frames, as CUDA graphs: one for each chunk size, number of
-    frames that wait, and number of rows, which is rounded up. The second step of a kind is captured, for the first one
-    has made what modules make in their first call.
+    """The steps of a pool whose streams all have as many frames, as CUDA graphs: one for each chunk size, kind, and
+    number of rows, which is rounded up. The second one alike is captured, for the first one has made what modules make
+    in their first call.
 
     Args:
-        step: (chunk, waiting, table) to the columns found, without a wait for the GPU. table is that of `padded_table`,
-            or None for all slots in their order.
-        model: whose parameters and buffers the steps read.
+        step: (chunk, kind, table) to the columns found, without a wait for the GPU. table is that of `padded_table`, or
+            None for all slots in their order.
+        modules: whose parameters and buffers the steps read.
         slots: of the pool.
         device: of the pool.
     """
 
     def __init__(
         self,
-        step: Callable[[Tensor, int, Tensor | None], Columns],
-        model: nn.Module,
+        step: Callable[[Tensor, Any, Tensor | None], Columns],
+        modules: Sequence[object],
         slots: int,
         device: torch.device,
     ) -> None:
         self._step = step
-        self._model = model
+        self._modules = [module for module in modules if isinstance(module, nn.Module)]
         self._slots = slots
         self._device = device
         self._memory = torch.cuda.graph_pool_handle()
         self._graphs: dict[Hashable, _Captured | None] = {}  # the last one used at the end; None: not captured yet
 
-    def __call__(self, chunk: Tensor, waiting: int, places: Array | None, ready: Array) -> Columns | None:
+    def __call__(self, chunk: Tensor, kind: Hashable, places: Array | None, ready: Array) -> Columns | None:
         """Takes a step and returns what it found, on the host. None, and no step, for the first one of a kind, and
         where no encoder frame is ready.
 
         Args:
-            chunk: (N, C, F).
-            waiting: frames of each stream before the chunk that wait.
+            chunk: (N, ...).
+            kind: of step.
             places: (N,), the streams' slots; None: all slots in their order.
             ready: (N,), encoder frames of each stream.
         """
@@ -102,14 +102,14 @@ class CapturedSteps:
         count = len(chunk)
         rows = self._slots if places is None else min(self._slots, rounded(count))
         precision = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"), allows_tf32_rnn()
-        key = rows, places is None, chunk.shape[1], chunk.dtype, waiting, precision
+        key = rows, places is None, chunk.shape[1:], chunk.dtype, kind, precision
         if key not in self._graphs:
             if len(self._graphs) >= _MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
             self._graphs[key] = None
             return None
         table = None if places is None else padded_table(places, ready, rows, self._slots)
-        found = self._graphs.pop(key) or self._capture(rows, chunk, waiting, table)
+        found = self._graphs.pop(key) or self._capture(rows, chunk, kind, table)
         self._graphs[key] = found
         found.chunk[:count].copy_(chunk)
         if table is not None and found.table is not None:
@@ -118,19 +118,19 @@ class CapturedSteps:
         columns = found.columns.unpacked(host_copy(found.packed))
         return Columns(*(column[:count] for column in columns))
 
-    def _capture(self, rows: int, chunk: Tensor, waiting: int, host_table: Array | None) -> _Captured:
+    def _capture(self, rows: int, chunk: Tensor, kind: Hashable, host_table: Array | None) -> _Captured:
         still = chunk.new_zeros(rows, *chunk.shape[1:])
         table = None if host_table is None else torch.from_numpy(host_table).to(self._device, copy=True)
 
         def step() -> tuple[Columns, Tensor]:
-            columns = self._step(still, waiting, table)
+            columns = self._step(still, kind, table)
             return columns, columns.packed()
 
         # Without autocast's copies of weights, which live no longer than its context.
         dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
         with torch.autocast("cuda", dtype, enabled, cache_enabled=False):
             graph, (columns, packed) = captured(step, self._device, self._memory)
-        weights = [tensor.detach() for tensor in (*self._model.parameters(), *self._model.buffers())]
+        weights = [t.detach() for module in self._modules for t in (*module.parameters(), *module.buffers())]
         return _Captured(graph, still, table, weights, columns, packed)
 
 

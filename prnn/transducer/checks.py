@@ -83,6 +83,21 @@ def check_features(
     return check_lengths(lengths_name, lengths, batch, least, frames)
 
 
+def check_samples(name: str, samples: Tensor, lengths_name: str, lengths: Tensor | None) -> Tensor:
+    """The lengths as int64 on the device that they came on, all S if None; TypeError or ValueError unless `samples` is
+    (N, S) floats."""
+    if not isinstance(samples, Tensor) or not samples.is_floating_point():
+        raise TypeError(f"{name} is {kind(samples)}; it must be a tensor of floats from -1 to 1")
+    if samples.dim() != 2 or samples.shape[0] == 0:
+        raise ValueError(
+            f"{name} has shape {tuple(samples.shape)}; it must be (N, S), N at least 1, for the pool has an fbank"
+        )
+    batch, count = samples.shape
+    if lengths is None:
+        return torch.full((batch,), count, dtype=torch.int64, device="cpu")
+    return check_lengths(lengths_name, lengths, batch, 0, count)
+
+
 def require_searchable(name: str, tensor: Tensor, device: torch.device) -> None:
     """Raise NotSupportedError if the tensor or the model, which is on `device`, is on the meta device, ValueError if
     they are on different ones."""

@@ -15,20 +15,20 @@ from prnn._ops.transducer_search import Found
 from prnn._search import MAX_SYMBOLS
 from prnn.transducer.biasing import SymbolBias, check_bias
 from prnn.transducer.capture import CapturedSteps
-from prnn.transducer.checks import check_features, require_at_least, require_searchable
+from prnn.transducer.checks import check_features, check_samples, require_at_least, require_searchable
 from prnn.transducer.encoder import Encoder
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import Decoder, map_tensors, select_rows
 from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.resident import Resident, is_plain, resident
 from prnn.transducer.resident_layers import resident_layers
+from prnn.transducer.samples import FrameFeatures, Phase, SampleSlots
 from prnn.transducer.stacking import EncoderState, StackingEncoder
 from prnn.transducer.step_result import Array, Columns, StepResult, device_copy
 
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
 
-_CAPTURES = False  # not run on a GPU yet
 _LONG = 16  # encoder frames
 
 
@@ -44,6 +44,7 @@ class StreamPool:
         max_symbols: most symbols in one encoder frame.
         bias: phrases to prefer, or a language model.
         like: a pool of the same model, whose prepared weights this one shares, too; they are not looked at again.
+        fbank: a `prnn.asr.fbank.Fbank` on the model's device: steps take samples in place of frames.
 
     Raises:
         ValueError, TypeError: naming the argument and its value.
@@ -56,6 +57,7 @@ class StreamPool:
         max_symbols: int = MAX_SYMBOLS,
         bias: SymbolBias | None = None,
         like: StreamPool | None = None,
+        fbank: FrameFeatures | None = None,
     ) -> None:
         require_at_least("slots", slots, 1)
         require_at_least("max_symbols", max_symbols, 1)
@@ -94,9 +96,10 @@ class StreamPool:
         self._is_open = np.zeros(slots, bool)
         self._order = np.arange(slots)
         self._owner = np.zeros(slots, np.int64)  # of a slot the row that names it, while slots are checked
+        self._samples = None if fbank is None else SampleSlots(fbank, slots, self._device)
         self._captured: CapturedSteps | None = None
-        if _CAPTURES and self._resident is not None and weight.is_cuda and _is_capturable(self._model.encoder):
-            self._captured = CapturedSteps(self._step_alike, self._model, slots, self._device)
+        if self._resident is not None and weight.is_cuda and _is_capturable(self._model.encoder):
+            self._captured = CapturedSteps(self._step_alike, (self._model, fbank), slots, self._device)
 
     def open(self) -> int:
         """The slot of a new stream. Raises ValueError if all slots are taken."""
@@ -106,6 +109,8 @@ class StreamPool:
         self._is_open[slot] = True
         self._frames[slot] = self._waiting[slot] = 0
         map_tensors(lambda x, new: x[slot].copy_(new[0]), self._encoder, self._new_encoder)
+        if self._samples is not None:
+            self._samples.open(slot)
         if self._resident is None:
             map_tensors(lambda x, new: x[slot].copy_(new[0]), self._search, self._new_search)
         else:
@@ -130,8 +135,9 @@ class StreamPool:
 
         Args:
             slots: (N,), different streams.
-            chunk: (N, C, F), float, C from 0 up.
-            chunk_lengths: (N,), integer, 0 to C, the real frames of each stream; None means all C.
+            chunk: (N, C, F), float, C from 0 up; of a pool with an fbank (N, C), samples from -1 to 1 of the features'
+                sample rate, which are not looked at.
+            chunk_lengths: (N,), integer, 0 to C, the real frames or samples of each stream; None means all C.
 
         Returns:
             Of each stream the symbols that its frames have added; their timestamps count from the stream's first frame,
@@ -140,14 +146,19 @@ class StreamPool:
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
-        feature_dim = self._model.encoder.feature_dim
-        lengths = check_features("chunk", chunk, feature_dim, "chunk_lengths", chunk_lengths, 0).cpu()
+        if self._samples is None:
+            feature_dim = self._model.encoder.feature_dim
+            lengths = check_features("chunk", chunk, feature_dim, "chunk_lengths", chunk_lengths, 0).cpu()
+        else:
+            lengths = check_samples("chunk", chunk, "chunk_lengths", chunk_lengths).cpu()
         require_searchable("chunk", chunk, self._device)
         places = self._places(slots)
         if len(places) != len(chunk):
             raise ValueError(f"slots has {len(places)} streams; chunk has {len(chunk)} rows")
         with torch.no_grad():
-            return self._advance(places, chunk, lengths)
+            if self._samples is None:
+                return self._advance(places, chunk, lengths)
+            return self._hear(self._samples, places, chunk, lengths.numpy())
 
     def finish(self, slots: Sequence[int] | Array | Tensor) -> StepResult:
         """Recognises what still waits for frames, now that no more come: what `step` returns. The score has what the
@@ -156,7 +167,10 @@ class StreamPool:
         if not len(places):
             return StepResult.nothing(np.zeros(0))
         with torch.no_grad():
+            parts = [] if self._samples is None else self._last_frames(self._samples, places)
             found = self._advance(places, None, None)
+            if parts:
+                found = StepResult.joined(len(places), [*parts, (self._order[: len(places)], found)])
             bias = self._decoder.bias
             if bias is None:
                 return found
@@ -201,17 +215,41 @@ class StreamPool:
             raise ValueError(f"slots is {shown(places.tolist())}; it must name different streams")
         return places
 
-    def _advance(self, places: Array, chunk: Tensor | None, lengths: Tensor | None) -> StepResult:
-        """Encodes and searches a chunk, whose (N,) int64 lengths are on the CPU, or, without one, what still waits for
-        frames."""
-        alike, ready = self._planned(places, chunk, lengths)
+    def _hear(self, samples: SampleSlots, places: Array, chunk: Tensor, lengths: Array) -> StepResult:
+        """Takes samples (N, C): the streams that are alike are a batch."""
+        found = []
+        for rows, given, phase in samples.groups(places, lengths, self._waiting[places]):
+            frames = samples.advance(places[rows], given, phase)
+            part = chunk if len(rows) == len(chunk) else chunk[device_copy(rows, self._device)]
+            counts = torch.full((len(rows),), frames, dtype=torch.int64, device="cpu")
+            found.append((rows, self._advance(places[rows], part[:, :given], counts, phase)))
+        return found[0][1] if len(found) == 1 else StepResult.joined(len(places), found)
+
+    def _last_frames(self, samples: SampleSlots, places: Array) -> list[tuple[Array, StepResult]]:
+        """Takes the frames of the last samples, and returns which of the streams they are and what was found."""
+        found = []
+        for rows, _, phase in samples.groups(places, np.zeros_like(places), self._waiting[places]):
+            frames = samples.rest(device_copy(places[rows], self._device), phase)
+            counts = torch.full((len(rows),), frames.shape[1], dtype=torch.int64, device="cpu")
+            found.append((rows, self._advance(places[rows], frames, counts)))
+        return found
+
+    def _advance(
+        self, places: Array, chunk: Tensor | None, lengths: Tensor | None, phase: Phase | None = None
+    ) -> StepResult:
+        """Encodes and searches a chunk, whose (N,) int64 frames are on the CPU, or, without one, what still waits for
+        frames.
+
+        phase: of the streams; the chunk then is one of samples (N, C), which give equally many frames.
+        """
+        alike, ready = self._planned(places, chunk, lengths, phase)
         are_all = len(places) == self.slots and bool((places == self._order).all())
         columns = None
         if self._captured is not None and chunk is not None and alike is not None:
-            columns = self._captured(chunk, alike, None if are_all else places, ready)
+            columns = self._captured(chunk, (alike, phase), None if are_all else places, ready)
         if columns is None:
             rows = None if are_all else device_copy(places, self._device)
-            out, counts = self._encoded(rows, chunk, lengths, alike)
+            out, counts = self._encoded(rows, chunk, lengths, alike, phase)
             if not out.shape[1]:
                 return StepResult.nothing(self._scores.cpu().numpy()[places])
             slots = None if rows is None else rows.int()
@@ -221,15 +259,20 @@ class StreamPool:
         self._frames[places] += ready
         return StepResult.of(columns, first)
 
-    def _step_alike(self, chunk: Tensor, waiting: int, table: Tensor | None) -> Columns:
-        """Encodes and searches a chunk whose frames are all real, without a wait for a GPU. table: that of
-        `padded_table`; None: all slots in their order."""
-        if table is None:
-            return Columns.of(self._searched(None, None, *self._encoded(None, chunk, None, waiting)))
-        rows, slots, counts = table[0].long(), table[1], table[2]
-        return Columns.of(self._searched(rows, slots, self._encoded(rows, chunk, None, waiting)[0], counts))
+    def _step_alike(self, chunk: Tensor, kind: Any, table: Tensor | None) -> Columns:
+        """Encodes and searches a chunk whose frames are all real, without a wait for a GPU.
 
-    def _planned(self, places: Array, chunk: Tensor | None, lengths: Tensor | None) -> tuple[int | None, Any]:
+        kind: how many frames wait, and the phase, as `_advance` has them. table: that of `padded_table`; None: all
+            slots in their order.
+        """
+        if table is None:
+            return Columns.of(self._searched(None, None, *self._encoded(None, chunk, None, *kind)))
+        rows, slots, counts = table[0].long(), table[1], table[2]
+        return Columns.of(self._searched(rows, slots, self._encoded(rows, chunk, None, *kind)[0], counts))
+
+    def _planned(
+        self, places: Array, chunk: Tensor | None, lengths: Tensor | None, phase: Phase | None
+    ) -> tuple[int | None, Any]:
         """How many frames of each stream wait, if equally many do and all of the chunk are real; and how many encoder
         frames each stream gets, (N,), if the host knows."""
         encoder: Any = self._model.encoder
@@ -240,19 +283,28 @@ class StreamPool:
         totals = before + given
         if (totals == totals[0]).all():
             ready, self._waiting[places] = encoder.ready_of(int(totals[0]))
-            is_full = bool((given == chunk.shape[1]).all())
+            is_full = phase is not None or bool((given == chunk.shape[1]).all())
             return int(before[0]) if is_full else None, np.full(len(places), ready)
         different, which = np.unique(totals, return_inverse=True)
         ready, self._waiting[places] = np.array([encoder.ready_of(int(total)) for total in different])[which].T
         return None, ready
 
     def _encoded(
-        self, rows: Tensor | None, chunk: Tensor | None, lengths: Tensor | None, alike: int | None
+        self,
+        rows: Tensor | None,
+        chunk: Tensor | None,
+        lengths: Tensor | None,
+        alike: int | None,
+        phase: Phase | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Encoder frames (N, M, D) and their numbers (N,), on the device; the encoder's states go on.
 
-        rows: (N,) int64; None: all slots in their order. alike: as `_planned` returns it.
+        rows: (N,) int64; None: all slots in their order. alike: as `_planned` returns it. phase: as `_advance` has it.
         """
+        if phase is not None:
+            assert self._samples is not None
+            assert chunk is not None
+            chunk = self._samples.taken(rows, chunk, phase)
         encoder: Any = self._model.encoder
         states = self._encoder if rows is None else self._encoder_rows
         # Each stream is one thread's in the library's layers; in prnn.nn's, threads share a stream that is long.

@@ -85,6 +85,21 @@ class StepResult(Sequence[Hypothesis]):
         return cls(symbols, frames + first_frames.repeat(counts), log_probs, counts.copy(), columns.scores.copy())
 
     @classmethod
+    def joined(cls, streams: int, parts: Sequence[tuple[Array, StepResult]]) -> StepResult:
+        """Parts, each of the streams of its numbers, as one result of so many streams; of a stream that is in several
+        one after the other."""
+        numbers = np.concatenate([rows.repeat(part.counts) for rows, part in parts])
+        order = numbers.argsort(kind="stable")
+        scores = np.empty(streams)
+        for rows, part in parts:
+            scores[rows] = part.scores
+        tokens, timestamps, log_probs = (
+            np.concatenate([getattr(part, name) for _, part in parts])[order]
+            for name in ("tokens", "timestamps", "log_probs")
+        )
+        return cls(tokens, timestamps, log_probs, np.bincount(numbers, minlength=streams), scores)
+
+    @classmethod
     def nothing(cls, scores: Array) -> StepResult:
         """Of streams that have found nothing."""
         none = np.zeros(0, np.int64)
