@@ -15,15 +15,15 @@ from torch.nn.utils.rnn import PackedSequence
 from prnn import _options
 from prnn._C import Sequences
 from prnn._layer_arguments import checked_lengths
-from prnn._ops._autocast import autocast_cpu_dtypes, cast_all_to
-from prnn._ops._call import NO_OPTIONS, Call, Options, lie_packed, pack_weights, prepare
+from prnn._ops._autocast import cast_weights, casts_of
+from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
 from prnn._ops._layer import EXACT_STEPS, MODES, Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
-from prnn._ops._rnn_function import EagerCall, Places, apply
+from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
 from prnn._ops._torch_private import cuda_current_device as _current_gpu
 from prnn._ops._torch_private import cuda_is_capturing as _is_capturing
@@ -66,7 +66,7 @@ class ModuleCalls:
         self.takes_torchs = self.is_cpu and takes_torchs(module)
         self.weights, self.places, self.own, self.torchs = list(weights), None, None, None
         parameters = own_parameters(module)
-        if parameters is not None and self._are_mine(parameters):
+        if parameters is not None and self._own_kind(parameters):
             self.own = OwnParameters(module, parameters, self.dtype)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
         if self.is_normalized:
@@ -81,10 +81,9 @@ class ModuleCalls:
                 if self.is_gpu and self.is_plain and config.dropout == 0:
                     self.torchs = torchs_calls(module, parameters, input, self.weights, config)
 
-    def _are_mine(self, parameters: Sequence[Parameter]) -> bool:
-        if self.dtype not in DTYPES:
-            return False
-        return all(p.dtype is self.dtype and self._is_mine(p) and p.is_contiguous() for p in parameters)
+    def _own_kind(self, parameters: Sequence[Parameter]) -> bool:
+        """Whether parameters are of the type and on the device of the first, and lie whole."""
+        return self._are_mine(parameters) and all(p.dtype is self.dtype and p.is_contiguous() for p in parameters)
 
     @staticmethod
     def of(module: Any) -> "ModuleCalls | None":
@@ -117,18 +116,19 @@ class ModuleCalls:
         else:
             weights, wants_grad = module._packed_weights(), False
             for weight in weights:
-                if type(weight) not in _PLAIN or weight.dtype is not self.dtype or not self._is_mine(weight):
-                    vars(module).pop("_calls", None)
-                    return None
                 wants_grad = wants_grad or weight.requires_grad
+            if not self._are_mine(weights) or any(weight.dtype is not self.dtype for weight in weights):
+                vars(module).pop("_calls", None)
+                return None
         is_cast = _is_autocast(self.device_type)
 
         batch_sizes: Any = None
+        max_batch: int | None = None
         order = back = sequences = None
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if type(input) not in _PLAIN or not self._is_mine(input):
+        if not self._are_mine((input,)):
             return None
         if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
             return None
@@ -149,7 +149,7 @@ class ModuleCalls:
             sequences = sequences_of_batch_sizes(batch_sizes, shape[0])
             if sequences is None or (order is not None and order.size(0) != sequences.batch):
                 return None
-            batch = sequences.batch
+            batch = max_batch = sequences.batch
             own_shape: tuple[int, ...] = (batch,)
         elif len(shape) == 3:
             is_time_second = self.batch_first
@@ -159,7 +159,7 @@ class ModuleCalls:
             own_shape = (batch,)
             if lengths is not None:
                 is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
-                if self.is_normalized or (is_on_gpu and not self.is_plain):
+                if is_on_gpu and not self.is_plain:
                     lengths = checked_lengths(lengths, batch, input)  # kernels may serve the call that read them there
                 elif (is_on_gpu and _is_capturing()) or (
                     sequences := sequences_of_lengths(lengths, steps, batch)
@@ -172,14 +172,12 @@ class ModuleCalls:
             return None
         hx, cx = states[:2]
         if hx is not None or cx is not None or reset is not None:
+            if not self._are_mine(states):
+                return None
             checked = []
             for state, (count, size) in zip(states, self.state_shapes, strict=True):
                 if state is not None:
-                    if (
-                        type(state) not in _PLAIN
-                        or not self._is_mine(state)
-                        or state.shape != (count, *own_shape, size)
-                    ):
+                    if state.shape != (count, *own_shape, size):
                         return None
                     if state.dtype is not input.dtype and not (is_cast and self._is_castable(state)):
                         return None
@@ -199,21 +197,19 @@ class ModuleCalls:
         if is_torchs and (results := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
             output, hy, cy, cells = results
         else:
-            config, options = self.config, NO_OPTIONS
+            config = self.config
             if reset is not None or return_cells:
                 config = config._replace(has_reset=reset is not None, return_cells=return_cells)
-            if self.is_plain and not is_cast and (reset is None or _options.resets_in_kernels(config, input, batch)):
+            layout = (batch_sizes, lengths, max_batch, sequences, training, is_cast)
+            if self.is_plain and (reset is None or _options.resets_in_kernels(config, input, batch)):
+                options = NO_OPTIONS
                 if reset is not None or config.dropout > 0:
                     options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None)
                     if states[2] is not None or states[3] is not None:
                         hx, cx = _options.with_reset_states(states)
-                results = self._run(input, hx, cx, weights, sequences, options, config, training, self.places)
+                results = self._run(input, hx, cx, weights, layout, options, config)
             else:
-                if lengths is not None and sequences is not None:
-                    lengths = checked_lengths(lengths, batch, input)
-                layout = _options.Layout(batch_sizes, lengths, batch if is_packed else None, sequences)
-                arguments = (module, config, input, states, weights, layout, reset)
-                results = _options.compute(*arguments, self._run_options)
+                results = _options.compute(module, config, input, states, weights, layout, reset, self._run)
             output, hy, cy, cells = results
         if is_packed:
             if back is not None:
@@ -228,21 +224,25 @@ class ModuleCalls:
             return output, hy, cy, cells.squeeze(1) if return_cells else cells
         return output, hy, cy, cells
 
-    def _is_mine(self, tensor: Any) -> bool:
-        """Whether a plain tensor holds its values, on the module's device."""
-        return (
-            tensor.get_device() == self.index
-            and tensor.is_cpu is self.is_cpu
-            and tensor.layout is _strided
-            and not tensor.is_nested
-            and not tensor.is_neg()
-        )
+    def _are_mine(self, tensors: Sequence[Any]) -> bool:
+        """Whether all, but for None, are plain tensors that hold their values, on the module's device."""
+        for tensor in tensors:
+            if tensor is not None and (
+                type(tensor) not in _PLAIN
+                or tensor.get_device() != self.index
+                or tensor.is_cpu is not self.is_cpu
+                or tensor.layout is not _strided
+                or tensor.is_nested
+                or tensor.is_neg()
+            ):
+                return False
+        return True
 
     def _is_castable(self, tensor: Tensor) -> bool:
         """Whether autocast makes the tensor one of the type of the weights."""
         return self.dtype is not _float64 and tensor.dtype in DTYPES and tensor.dtype is not _float64
 
-    def _run_options(
+    def _run(
         self,
         input: Tensor,
         hx: Tensor | None,
@@ -252,45 +252,18 @@ class ModuleCalls:
         options: Options,
         config: Config,
     ) -> Results:
-        """_run() for compute(), under autocast with tensors of its type."""
-        sequences, places = layout.sequences, self.places if weights is self.weights else None
-        if sequences is None and (layout.batch_sizes is not None or layout.lengths is not None):
-            sequences = sequences_of(input, layout.batch_sizes, layout.lengths)
-        tensors = (input, hx, cx)
-        is_cast = _is_autocast(self.device_type)
-        if is_cast:
-            dtype = torch.float32 if self.is_cpu else torch.get_autocast_dtype(self.device_type)
-            input, hx, cx = [  # type: ignore[assignment]
-                tensor if tensor is None or tensor.dtype is _float64 else tensor.to(dtype) for tensor in tensors
-            ]
-            if self.dtype is not dtype:
-                weights, places = cast_all_to(weights, dtype), None  # type: ignore[assignment]
-        training = False
-        if _is_grad_enabled():
-            for tensor in (input, hx, cx, *weights):
-                training = training or (tensor is not None and tensor.requires_grad)
-        results = self._run(input, hx, cx, weights, sequences, options, config, training, places)
-        if is_cast and self.is_cpu:
+        """The call, of arguments that have been checked, as compute() takes it."""
+        batch_sizes, lengths, _, sequences, training, is_cast = layout
+        if config.heads > 1:
+            hx, cx, recurrent = _options.by_head(config, hx, cx, options[2])
+            options = options if recurrent is None else (options[0], options[1], recurrent, options[3])
+        if sequences is None and (batch_sizes is not None or lengths is not None):
+            sequences = sequences_of(input, batch_sizes, lengths)
+        dtype, casts, places = self.dtype, None, self.places if weights is self.weights else None
+        if is_cast and dtype is not _float64:
             is_even = sequences is None or sequences[0] == sequences[-1]
-            dtype, cell_dtype = autocast_cpu_dtypes(*tensors, is_even, config.mode, config.proj_size)
-            output, hy, cy, cells = results
-            return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), cells.to(cell_dtype)
-        return results
-
-    def _run(
-        self,
-        input: Tensor,
-        hx: Tensor | None,
-        cx: Tensor | None,
-        weights: Sequence[Tensor],
-        sequences: Sequences | None,
-        options: Options,
-        config: Config,
-        training: bool,
-        places: Places | None,
-    ) -> Results:
-        """The call, of arguments that have been checked. sequences: None where all are as long as the input; places: of
-        weights that lie packed."""
+            casts = casts_of(input, hx, cx, is_even, config.mode, config.proj_size)
+            dtype = casts.computed
         frozen, keeps_reserve = 0, training
         if training:
             if self.is_stack and not weights[0].requires_grad:
@@ -311,22 +284,31 @@ class ModuleCalls:
                 steps = -steps
         has_options = config.has_reset + 2 * config.return_cells
         on_gpu = None if not self.is_gpu else (self.has_tf32 and allows_tf32_rnn(), is_benchmark(), _is_capturing())
-        size = (steps, batch, last, keeps_reserve, frozen, has_options, input.dtype, on_gpu, this_thread.token)
+        size = (steps, batch, last, keeps_reserve, frozen, has_options, dtype, on_gpu, this_thread.token)
         call = self.calls.get(size)
         if call is None:
             if frozen > 0:
                 config = config._replace(frozen_layers=frozen)
-            call = self._prepare(size, config, (input, hx, cx), weights, sequences, options[3], keeps_reserve)
+            given = (input, hx, cx), weights
+            call = self._prepare(size, config, given, sequences, options[3], keeps_reserve, dtype)
         if sequences is None:
             sequences = call.sequences
         if training:
-            eager = EagerCall(call, sequences, places)
+            eager = EagerCall(call, sequences, places, casts)
             output, hy, cy, cells = apply(input, hx, cx, (eager, options), *weights)
         else:
-            packed = weights[0] if places is not None else pack_weights(weights, call.stack, input)
-            output, hy, cy, _, cells = call.forward(sequences, (input, hx, cx), packed, options)
+            data, packed = (input, hx, cx), None
+            if casts is not None:
+                data, packed = cast_call(casts, data, weights, places)
+            if packed is None:
+                packed = weights[0] if places is not None else pack_weights(weights, call.stack, data[0])
+            output, hy, cy, _, cells = call.forward(sequences, data, packed, options)
+            if casts is not None:
+                output, hy, cy, cells = casts.results(output, hy, cy, cells)
         if cy is None or cells is None:
-            return output, hy, self.nothing if cy is None else cy, self.nothing if cells is None else cells
+            cy, cells = self.nothing if cy is None else cy, self.nothing if cells is None else cells
+        if config.heads > 1:
+            hy, cy = _options.by_layer(config, hy, cy)
         return output, hy, cy, cells
 
     def _frozen_layers(self, data: Sequence[Tensor | None], weights: Sequence[Tensor]) -> int:
@@ -344,17 +326,19 @@ class ModuleCalls:
         self,
         size: tuple[object, ...],
         config: Config,
-        data: tuple[Tensor, Tensor | None, Tensor | None],
-        weights: Sequence[Tensor],
+        given: tuple[Data, Sequence[Tensor]],
         sequences: Sequences | None,
         seed: Tensor | None,
         training: bool,
+        dtype: torch.dtype,
     ) -> Call:
-        input = data[0]
+        """given: the data and the weights of the first call of the size; dtype: that it computes in."""
+        (input, hx, cx), weights = given
         if sequences is None:
             sequences = Sequences.even(*input.shape[:2])
-        stack = layer(config, input.dtype, self.input_size, self.device)
-        call = prepare(stack, sequences, data, weights, seed, training)
+        stack = layer(config, dtype, self.input_size, self.device)
+        data = input.to(dtype), None if hx is None else hx.to(dtype), None if cx is None else cx.to(dtype)
+        call = prepare(stack, sequences, data, cast_weights(weights, dtype), seed, training)
         if len(self.calls) >= _MOST_SIZES:
             self.calls.clear()
         self.calls[size] = call

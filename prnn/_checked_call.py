@@ -18,7 +18,7 @@ from prnn._layer_arguments import (
 from prnn._ops._call import Options
 from prnn._ops._layer import Config
 from prnn._ops.rnn import call
-from prnn._options import CELL_STATES, Layout, compute, configuration_of
+from prnn._options import CELL_STATES, Layout, by_head, by_layer, compute, configuration_of
 
 __all__ = ["run_checked"]
 
@@ -49,7 +49,7 @@ def run_checked(
         if sorted_indices is not None:
             order = sorted_indices
             states = tuple(None if state is None else state.index_select(1, order) for state in states)
-        layout = Layout(batch_sizes, None, batch)
+        layout: Layout = (batch_sizes, None, batch, None, False, False)
         output, hy, cy, cells = _call(module, data, states, weights, layout, reset, return_cells)
         if unsorted_indices is not None:
             hy = hy.index_select(1, unsorted_indices)
@@ -68,7 +68,7 @@ def run_checked(
             raise ValueError("lengths is given, but input has 2 dimensions: one sequence, which is as long as it is")
         states = _checked(module, states, reset, None, names, input)
         reset = None if reset is None else reset.unsqueeze(1)
-        layout = Layout(None, None, None)
+        layout = (None, None, None, None, False, False)
         output, hy, cy, cells = _call(module, input.unsqueeze(1), states, weights, layout, reset, return_cells)
         cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
         return output.squeeze(1), hy.squeeze(1), cy, cells
@@ -78,7 +78,7 @@ def run_checked(
         input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
     if lengths is not None:
         lengths = checked_lengths(lengths, batch, input)
-    layout = Layout(None, lengths, None)
+    layout = (None, lengths, None, None, False, False)
     output, hy, cy, cells = _call(module, input, states, weights, layout, reset, return_cells)
     if module.batch_first:
         output, cells = output.transpose(0, 1), cells.transpose(0, 1) if return_cells else cells
@@ -130,6 +130,12 @@ def _run_operator(
     config: Config,
 ) -> Results:
     reset, zoneout, recurrent, seed = options
+    if config.heads > 1:
+        hx, cx, recurrent = by_head(config, hx, cx, recurrent)
     masks = (zoneout, recurrent) if config.mask_kinds > 0 else ()
-    sizes = (layout.batch_sizes, layout.lengths)
-    return call(input, hx, cx, list(weights), *sizes, reset, masks, seed, layout.max_batch, config)
+    batch_sizes, lengths, max_batch, *_ = layout
+    sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
+    output, hy, cy, cells = call(input, hx, cx, list(weights), *sequences, config)
+    if config.heads > 1:
+        hy, cy = by_layer(config, hy, cy)
+    return output, hy, cy, cells

@@ -66,16 +66,6 @@ def is_autocast(input: Tensor) -> bool:
     return not input.is_meta and torch.is_autocast_enabled(input.device.type)
 
 
-def call_dtypes(input: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """What a call computes in and what it returns: the weights' type, under autocast the autocast type unless they are
-    float64. On the CPU 16 bits are computed in float32, without rounding what is given in float32."""
-    dtype = weight.dtype
-    if is_autocast(input) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(input.device.type)
-    is_half = input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
-    return torch.float32 if is_half else dtype, dtype
-
-
 def check_not_empty(input: Tensor, time: int = 0) -> None:
     """input has at least one timestep. It may have no sequences."""
     if input.size(time) == 0:

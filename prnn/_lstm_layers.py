@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from prnn._compiler import disable
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import check_not_empty, is_autocast
-from prnn._ops._autocast import are_even, autocast_cpu_dtypes
+from prnn._ops._autocast import are_even, casts_of
 from prnn._ops._handles import DTYPES
 from prnn._ops._layer import MODES
 from prnn._ops._segments import Group, cut, run_padded
@@ -64,7 +64,7 @@ def run_lstm_layers(
         dtype = torch.float32
         if is_cast and module.normalize == "none":  # the results have the types of torch.nn.LSTM's
             is_even = are_even(batch_sizes) and are_even(lengths)
-            result_dtype, cell_dtype = autocast_cpu_dtypes(input, states[0], states[1], is_even, MODES["LSTM"])
+            _, result_dtype, cell_dtype = casts_of(input, states[0], states[1], is_even, MODES["LSTM"])
     directions = 2 if module.bidirectional else 1
     zoneout, recurrent = masks or (None, None)
     if batch_sizes is not None:

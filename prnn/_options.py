@@ -1,9 +1,9 @@
-"""Computations around the operator for calls with resets, masks, heads or dropout, eager or traced."""
+"""Computations around the kernels for calls with resets, masks, heads or dropout, eager or traced."""
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,16 @@ from prnn._state_masks import (
     uses_masks,
 )
 
-__all__ = ["CELL_STATES", "Layout", "compute", "configuration_of", "resets_in_kernels", "with_reset_states"]
+__all__ = [
+    "CELL_STATES",
+    "Layout",
+    "by_head",
+    "by_layer",
+    "compute",
+    "configuration_of",
+    "resets_in_kernels",
+    "with_reset_states",
+]
 
 # By mode, the states of a unit that go through cx and cy: c, or c, n and m.
 CELL_STATES = {"LSTM": 1, "sLSTM": 3, "sLSTM_EXP": 3}
@@ -34,18 +43,12 @@ _OF_CELL = {MODES[mode]: count for mode, count in CELL_STATES.items()}
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements
 
 
-class Layout(NamedTuple):
-    """How sequences lie in the input: batch_sizes and their first entry of packed ones; lengths of padded ones that do
-    not have one length. sequences: both as the library takes them, where a caller knows them."""
-
-    batch_sizes: Tensor | None
-    lengths: Any
-    max_batch: int | None
-    sequences: Sequences | None = None
-
+# How sequences lie in the input: batch_sizes and their first entry of packed ones, lengths of padded ones that do not
+# have one length; and, of an eager call, both as the library takes them, whether it has a gradient, and autocast.
+Layout = tuple[Tensor | None, Any, int | None, Sequences | None, bool, bool]
 
 # Calls a kernel or the operator: input, hx, cx, weights, layout, options and configuration. hx and cx have the states
-# of reset_hx, too, as the operator takes them.
+# of reset_hx, too, as the operator takes them; those of layers with heads are still (L D, N, H).
 Run = Callable[[Tensor, Tensor | None, Tensor | None, Sequence[Tensor], Layout, Options, Config], Results]
 
 
@@ -81,26 +84,27 @@ def compute(
     """A call with options, of arguments that have been checked.
 
     input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
-    arguments = (module, input, states, weights, layout.batch_sizes, layout.lengths, reset)
+    batch_sizes, lengths, max_batch, *_ = layout
     if module.normalize != "none":
-        return run_lstm_layers(*arguments, None)
+        return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
     is_gru_for_rnn = config.mode != MODES[module.mode]
     if is_gru_for_rnn:
         weights = gru_weights(list(weights), module.hidden_size, module.heads)
-    masks: tuple[Tensor | None, ...] = ()
+    zoneout = recurrent = None
+    batch = input.size(1) if max_batch is None else max_batch
     if config.zoneout > 0 or config.mask_kinds > 0:
-        batch = input.size(1) if layout.max_batch is None else layout.max_batch
-        masks = draw_masks(module, input, batch)
-        if config.mode == MODES["LSTM"] and not are_in_kernels(config, input, batch, layout.lengths, weights):
-            return run_lstm_layers(*arguments, masks, config.return_cells)
-    if reset is not None:
-        batch = input.size(1) if layout.max_batch is None else layout.max_batch
-        if not resets_in_kernels(config, input, batch):
-            return _run_segments(config, input, states, weights, layout, reset, masks, seed, run)
-    zoneout, recurrent = masks or (None, None)
-    options = (reset, zoneout, recurrent, seed)
-    results = _run_whole(config, input, states, weights, layout, options, run)
+        zoneout, recurrent = draw_masks(module, input, batch)
+        if config.mode == MODES["LSTM"] and not are_in_kernels(config, input, batch, lengths, weights):
+            given = (batch_sizes, _tensor_of(lengths), reset, (zoneout, recurrent), config.return_cells)
+            return run_lstm_layers(module, input, states, weights, *given)
+    hx, cx, *at_reset = states
+    if reset is not None and not resets_in_kernels(config, input, batch):
+        options = (reset, zoneout, recurrent, seed)
+        return _run_segments(config, input, states, weights, layout, options, run)
+    if at_reset[0] is not None or at_reset[1] is not None:
+        hx, cx = with_reset_states(states)
+    results = run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed), config)
     return in_types_of_rnn(results, input) if is_gru_for_rnn else results
 
 
@@ -110,66 +114,57 @@ def _run_segments(
     states: Sequence[Tensor | None],
     weights: Sequence[Tensor],
     layout: Layout,
-    reset: Tensor,
-    masks: tuple[Tensor | None, ...],
-    seed: Tensor | None,
+    options: Options,
     run: Run,
 ) -> Results:
     """compute() where kernels without resets serve the layer: each piece of a sequence is one of its own."""
-    pieces = cut(reset, layout.batch_sizes, layout.lengths)
-    zoneout, recurrent = pieces.cut_masks(*masks) if masks else (None, None)
+    reset, zoneout, recurrent, seed = options
+    assert reset is not None
+    batch_sizes, lengths, _, _, training, is_cast = layout
+    pieces = cut(reset, batch_sizes, _tensor_of(lengths))
+    zoneout, recurrent = pieces.cut_masks(zoneout, recurrent)
     without = config._replace(has_reset=False)
 
     def call_segments(data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int) -> Results:
-        options = (None, zoneout, recurrent, seed)
-        return _run_whole(without, data, (hx, cx, None, None), weights, Layout(sizes, None, batch), options, run)
+        layout = (sizes, None, batch, None, training, is_cast)
+        return run(data, hx, cx, weights, layout, (None, zoneout, recurrent, seed), without)
 
     directions = 2 if config.bidirectional else 1
     return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
 
 
-def _run_whole(
-    config: Config,
-    input: Tensor,
-    states: Sequence[Tensor | None],
-    weights: Sequence[Tensor],
-    layout: Layout,
-    options: Options,
-    run: Run,
-) -> Results:
-    """Brings states and the recurrent mask, (L D, N, H), to the operator's form, which has one for every head, and in
-    one tensor the states to begin with and those of resets; and its states back."""
-    heads, of_cell = config.heads, _OF_CELL.get(config.mode, 1)
-    if heads > 1:
-        reset, zoneout, recurrent, seed = options
-        parts = (1, of_cell, 1, of_cell, 1)
-        *states, recurrent = [
-            None if state is None else _by_head(state, heads, count)
-            for state, count in zip((*states, recurrent), parts, strict=True)
-        ]
-        options = (reset, zoneout, recurrent, seed)
-    hx, cx, *at_reset = states
-    if at_reset[0] is not None or at_reset[1] is not None:
-        hx, cx = with_reset_states(states)
-    output, hy, cy, cells = run(input, hx, cx, weights, layout, options, config)
-    if heads > 1:
-        hy = hy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
-        cy = _by_layer(cy, heads, of_cell) if cy.dim() == 3 else cy
-    return output, hy, cy, cells
+def _tensor_of(lengths: Any) -> Tensor | None:
+    """Lengths that have been checked as a tensor."""
+    return lengths if lengths is None or isinstance(lengths, Tensor) else torch.tensor(list(lengths), device="cpu")
 
 
-def _by_head(state: Tensor, heads: int, parts: int) -> Tensor:
-    """(L D parts, N, H) as (L D heads parts, N, H / heads)."""
-    if parts == 1:  # the same in fewer operators
-        return state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
-    return state.unflatten(2, (heads, -1)).unflatten(0, (-1, parts)).permute(0, 3, 1, 2, 4).flatten(0, 2)
+def by_head(
+    config: Config, hx: Tensor | None, cx: Tensor | None, recurrent: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """States (..., L D, N, H) and the recurrent mask, (L D, N, H), in the operator's form, with one for every head:
+    (..., L D heads, N, H / heads)."""
+    heads, parts = config.heads, _OF_CELL.get(config.mode, 1)
+    if hx is not None:
+        hx = hx.unflatten(-1, (heads, -1)).transpose(-3, -2).flatten(-4, -3)
+    if recurrent is not None:
+        recurrent = recurrent.unflatten(-1, (heads, -1)).transpose(-3, -2).flatten(-4, -3)
+    if cx is not None and parts == 1:  # the same as with more in fewer operators
+        cx = cx.unflatten(-1, (heads, -1)).transpose(-3, -2).flatten(-4, -3)
+    elif cx is not None:
+        by_layer = cx.unflatten(-1, (heads, -1)).unflatten(-4, (-1, parts))  # (..., L D, parts, N, heads, H / heads)
+        cx = by_layer.movedim(-2, -4).flatten(-5, -3)
+    return hx, cx, recurrent
 
 
-def _by_layer(state: Tensor, heads: int, parts: int) -> Tensor:
-    """The inverse of _by_head()."""
-    if parts == 1:
-        return state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
-    return state.unflatten(0, (-1, heads, parts)).permute(0, 2, 3, 1, 4).flatten(3).flatten(0, 1)
+def by_layer(config: Config, hy: Tensor, cy: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of by_head() for a call's last states. cy has no elements where the cell has none."""
+    heads, parts = config.heads, _OF_CELL.get(config.mode, 1)
+    hy = hy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+    if cy.dim() == 3 and parts == 1:
+        cy = cy.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+    elif cy.dim() == 3:
+        cy = cy.unflatten(0, (-1, heads, parts)).permute(0, 2, 3, 1, 4).flatten(3).flatten(0, 1)
+    return hy, cy
 
 
 def with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:

@@ -140,22 +140,19 @@ def are_in_kernels(
     return resets_in_kernels(config, input, batch)
 
 
-def _draw(shape: Sequence[int], probability: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Ones with the probability, else zeros. Under vmap they are what its randomness= says, whatever it maps over."""
-    return torch.empty((), dtype=dtype, device=device).expand(shape).bernoulli(probability)
-
-
-def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[Tensor | None, ...]:
-    """The operator's masks, those of a layer without heads. input: (T, N, I), or a PackedSequence's rows."""
-    if not module.training:
-        return ()
-    states = module.num_layers * (2 if module.bidirectional else 1)
+def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[Tensor | None, Tensor | None]:
+    """The operator's masks of zoneout and the recurrence in training, those of a layer without heads. input: (T, N, I),
+    or a PackedSequence's rows. They are ones with a probability, else zeros."""
     zoneout = recurrent = None
+    if not module.training:
+        return zoneout, recurrent
+    states = module.num_layers * (2 if module.bidirectional else 1)
+    # Of one element that is expanded: under vmap masks are what its randomness= says, whatever it maps over.
     if module.zoneout > 0:
-        shape = (*input.shape[:-1], states * module.hidden_size)
-        zoneout = _draw(shape, module.zoneout, torch.bool, input.device)
+        some = torch.empty((), dtype=torch.bool, device=input.device)
+        zoneout = some.expand(*input.shape[:-1], states * module.hidden_size).bernoulli(module.zoneout)
     if module.recurrent_dropout > 0:
         kept = 1 - module.recurrent_dropout
-        shape = (states, batch, module.hidden_size)
-        recurrent = _draw(shape, kept, input.dtype, input.device).div_(kept)
+        some = torch.empty((), dtype=input.dtype, device=input.device)
+        recurrent = some.expand(states, batch, module.hidden_size).bernoulli(kept).div_(kept)
     return zoneout, recurrent

@@ -282,8 +282,9 @@ class LSTM(Recurrent):
             lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
         states: States = (None, None, None, None)
         if hx is not None or reset_hx is not None:
-            check_pair(hx, "hx")
-            check_pair(reset_hx, "reset_hx")
+            if type(hx) is not tuple or len(hx) != 2 or reset_hx is not None:
+                check_pair(hx, "hx")
+                check_pair(reset_hx, "reset_hx")
             states = (*(hx or (None, None)), *(reset_hx or (None, None)))
         names = ("hx[0]", "hx[1]", "reset_hx[0]", "reset_hx[1]")
         output, hy, cy, cells = self._run(input, states, lengths, reset, names, return_cells)

@@ -135,7 +135,12 @@ def groups() -> list[Group]:
     """All groups, in the order in which they run."""
     return [
         Group("selftest", 120, ((PYTHON, "-m", "prnn", "selftest"),)),
-        _tests("search", 240, "test_decode_cuda.py", "test_transducer_search_cuda.py", "test_transducer_cuda.py"),
+        _tests(
+            "search",
+            240,
+            *("test_decode_cuda.py", "test_transducer_search_cuda.py", "test_transducer_cuda.py"),
+            "test_stream_pool_cuda.py",
+        ),
         _tests("tdt", 180, "test_joint_tdt_loss.py"),
         _tests("joint", 240, "test_joint_rnnt_loss.py"),
         _tests("busy", 240, "test_busy_stream_cuda.py"),
@@ -143,7 +148,8 @@ def groups() -> list[Group]:
             "losses",
             400,
             *("test_losses_cuda.py", "test_duration_losses_cuda.py", "test_loss_reductions.py", "test_compat.py"),
-            *("test_compat_cuda.py", "test_losses_inplace.py", "test_losses_transforms.py", "test_losses_c_api.py"),
+            *("test_compat_cuda.py", "test_compat_nemo_cuda.py", "test_transformers_models_cuda.py"),
+            *("test_losses_inplace.py", "test_losses_transforms.py", "test_losses_c_api.py"),
         ),
         _tests(
             "calls",
@@ -158,16 +164,16 @@ def groups() -> list[Group]:
         _tests("gpus", 300, "test_multi_gpu.py"),
         *_sanitizers("memcheck"),
         _bench("search", 120, *_search_benchmarks()),
-        _bench("durations", 120, ["loss", "--only", "durations", "--json", "{results}/durations_{gpu}.json"]),
+        _bench("durations", 120, ["loss", "--only", "durations", "--json", "build/gpu_check/durations_{gpu}.json"]),
         *_sanitizers("racecheck"),
         *_sanitizers("initcheck"),
         *_sanitizers("synccheck"),
         *(
-            _bench(dtype, 1200, ["rnn", "--targets", "--dtype", dtype, ">", f"{{results}}/rnn_{{gpu}}_{dtype}.md"])
+            _bench(dtype, 1200, ["rnn", "--targets", "--dtype", dtype, ">", f"bench/results/rnn_{{gpu}}_{dtype}.md"])
             for dtype in ("float16", "bfloat16", "float32")
         ),
-        _bench("losses", 900, ["loss", "--json", "{results}/losses_{gpu}.json"]),
-        _bench("training", 900, ["train", "--json", "{results}/train_{gpu}.json"]),
+        _bench("losses", 900, ["loss", "--json", "build/gpu_check/losses_{gpu}.json"]),
+        _bench("training", 900, ["train", "--json", "build/gpu_check/train_{gpu}.json"]),
         # The code of compute capability 8.0, which a later GPU's driver translates.
         Group(
             "sm80",
@@ -292,7 +298,7 @@ def _python_path() -> list[str]:
 
 
 def _expanded(commands: Sequence[Command]) -> list[Command]:
-    """Commands with the names of the card and of the folder of results, and one for each kind of kernels."""
+    """Commands with the card's name, and one for each kind of kernels."""
     found: list[Command] = []
     for command in commands:
         if command is _EACH_KIND:
@@ -302,9 +308,7 @@ def _expanded(commands: Sequence[Command]) -> list[Command]:
             kinds = [kind for kind in listed.stdout.split() if "multicast" not in kind]
             found += [_sanitized("racecheck", "tests/gpu_small_grid.py", kind) for kind in kinds]
         else:
-            found.append(
-                tuple(word.format(results="bench/results", gpu=_gpu()) if "{" in word else word for word in command)
-            )
+            found.append(tuple(word.format(gpu=_gpu()) if "{" in word else word for word in command))
     return found
 
 

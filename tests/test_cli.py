@@ -445,7 +445,10 @@ def test_info_of_a_layer_that_no_memory_holds(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("family", ["rnn", "loss", "train", "backends"])
+@pytest.mark.parametrize(
+    "family",
+    ["rnn", "loss", "train", "compat", "memory", "backends", "eager", "heads", "reset", "flashrnn"],
+)
 def test_bench_of_a_gpu_needs_one(capsys: pytest.CaptureFixture[str], family: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["bench", "--device", "gpu", family])
@@ -469,14 +472,14 @@ def test_output_that_nothing_takes(arguments: list[str], unbuffered: str) -> Non
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "cuda"])
-@pytest.mark.parametrize("family", ["rnn", "loss", "train"])
+@pytest.mark.parametrize("family", ["rnn", "loss", "train", "compat", "memory"])
 def test_bench_has_a_program_of_each_kind(capsys: pytest.CaptureFixture[str], family: str, device: str) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["bench", "--device", device, family, "--help"])
     assert f"usage: prnn bench {family} " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("family", ["backends", "regret"])
+@pytest.mark.parametrize("family", ["backends", "regret", "eager", "heads", "reset", "flashrnn"])
 def test_bench_of_gpus_has_a_program(capsys: pytest.CaptureFixture[str], family: str) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["bench", family, "--help"])

@@ -23,6 +23,7 @@ SAMPLES = 40_000
 SIZED = [
     ("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "IMA_ADPCM"), ("WAVEX", "PCM_24"), ("RF64", "PCM_16"),
     ("W64", "PCM_16"), ("AIFF", "PCM_16"), ("AIFF", "FLOAT"), ("AU", "PCM_16"), ("CAF", "PCM_16"), ("NIST", "PCM_16"),
+    ("NIST", "ULAW"), ("WAV", "GSM610"), ("AU", "G721_32"),
 ]  # fmt: skip
 ENCODED = [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")]
 EXOTIC = ["AVR", "IRCAM", "MAT4", "MAT5", "PAF", "PVF", "SVX", "VOC"]

@@ -48,6 +48,6 @@ def test_links_of_pages_outside_the_site(page: str) -> None:
 
 
 def test_pictures_are_of_the_measurements() -> None:
-    program = runpy.run_path(str(ROOT / "bench/plot_timesteps.py"))
+    program = runpy.run_path(str(ROOT / "scripts/plot_timesteps.py"))
     for picture, draw in program["PICTURES"].items():
-        assert picture.read_text() == draw(), "run python bench/plot_timesteps.py"
+        assert picture.read_text() == draw(), "run python scripts/plot_timesteps.py"

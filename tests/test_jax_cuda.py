@@ -19,6 +19,7 @@ def _gpus() -> list[Any]:
 
 pytestmark = pytest.mark.skipif(not _gpus(), reason="jax has no GPU")
 
+OPTIONS = ("reset", "lengths", "recurrent_mask", "zoneout_mask")  # that are arrays
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
 
 
@@ -31,7 +32,7 @@ def _run(mode: str, arrays: dict[str, Any], dtype: str, device: Any, **options: 
     with jax.enable_x64(True), jax.default_device(device):
         kinds = {"float64": dtype}
         given = jax.tree.map(lambda value: jnp.asarray(value, kinds.get(str(value.dtype), value.dtype)), arrays)
-        options = options | {name: given.pop(name) for name in ("reset", "lengths") if name in given}
+        options = options | {name: given.pop(name) for name in OPTIONS if name in given}
         function = functools.partial(getattr(pj, mode), precision="highest", **options)
 
         @jax.jit
@@ -68,6 +69,39 @@ def test_values_and_gradients(mode: str, options: dict[str, Any], kind: str, dty
         arrays["reset"] = draw.random((steps, batch)) < 0.1
     if kind == "lengths":
         arrays["lengths"] = np.asarray([20, 3, 11, 19, 1, 0])
+    found = _run(mode, arrays, dtype, _gpus()[0], **options)
+    wanted = _run(mode, arrays, "float64", jax.devices("cpu")[0], **options)
+    jax.tree.map(lambda a, b: assert_close(a, b, TOLERANCE[dtype]), found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("mode", "layout", "options"),
+    [
+        ("lstm", {"num_layers": 3}, {}),
+        ("lstm", {"num_layers": 2, "proj_size": 16}, {}),
+        ("gru", {"num_layers": 2, "bidirectional": True}, {"dropout": 0.25, "key": np.asarray([0, 7], np.uint32)}),
+        ("gru", {"heads": 2}, {"recurrent_mask": (1, 5, 32), "zoneout_mask": (12, 5, 1, 32)}),
+        ("lstm", {"heads": 2, "bidirectional": True}, {"recurrent_mask": (2, 5, 32)}),
+    ],
+    ids=str,
+)
+def test_stacks_heads_and_masks(mode: str, layout: dict[str, Any], options: dict[str, Any], dtype: str) -> None:
+    draw, options = np.random.default_rng(0), dict(options)
+    with jax.default_device(jax.devices("cpu")[0]):
+        params = in_float64(pj.init_params(jax.random.key(0), mode, 16, 32, **layout))
+    count, size = len(params), layout.get("proj_size", 32)
+    state = draw.standard_normal((count, 5, size))
+    arrays: dict[str, Any] = {
+        "params": params,
+        "x": draw.standard_normal((12, 5, 16)),
+        "state": (state, draw.standard_normal((count, 5, 32))) if mode == "lstm" else state,
+    }
+    for name in OPTIONS:
+        if name in options:
+            kept = draw.random(options.pop(name)) < 0.75
+            arrays[name] = kept if name == "zoneout_mask" else kept / 0.75
+    options["bidirectional"] = layout.get("bidirectional", False)
     found = _run(mode, arrays, dtype, _gpus()[0], **options)
     wanted = _run(mode, arrays, "float64", jax.devices("cpu")[0], **options)
     jax.tree.map(lambda a, b: assert_close(a, b, TOLERANCE[dtype]), found, wanted)

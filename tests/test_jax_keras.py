@@ -55,3 +55,18 @@ def test_a_model_learns_with_masks_and_dropout() -> None:
     mask = np.arange(6) < 4
     masked = layer(x[:2], mask=np.broadcast_to(mask, (2, 6)))
     assert_close(masked, layer(x[:2, :4]), 1e-5)
+
+
+def test_a_saved_model_with_two_directions(tmp_path: Any) -> None:
+    """Keras makes the layers anew, from their configuration."""
+    x = np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32")
+    ours, theirs = (
+        keras.Sequential([keras.Input((5, 4)), keras.layers.Bidirectional(where.LSTM(8))])
+        for where in (prnn_keras, keras.layers)
+    )
+    ours.set_weights(theirs.get_weights())
+    ours.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.layers[0].backward_layer) is prnn_keras.LSTM
+    for model in (ours, loaded):
+        assert_close(model(x), theirs(x), 1e-5)

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from prnn.asr import CharTokenizer, FeatureConfig, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.dataset import Batch, Position, Request, UtteranceDataset
-from prnn.asr.learning import Learning, blank_share
+from prnn.asr.learning import Learning, blank_share, ctc_spells
 from prnn.asr.options import TrainingOptions
 from prnn.asr.training import train
 from prnn.transducer import LossParts
@@ -32,6 +32,10 @@ def batch(texts: list[str]) -> Batch:
     return Batch(torch.zeros(len(texts), 5, 80), torch.full((len(texts),), 5), padded, lengths, texts)
 
 
+def add(learning: Learning, parts: LossParts, batch: Batch) -> None:
+    learning.add(parts, batch, torch.full((len(batch.texts),), 8))
+
+
 def parts(transducer: float, ctc: float | None) -> LossParts:
     as_tensor = None if ctc is None else torch.tensor(ctc)
     return LossParts(torch.tensor(0.0), torch.tensor(transducer), None, as_tensor)
@@ -40,13 +44,25 @@ def parts(transducer: float, ctc: float | None) -> LossParts:
 def test_guessing_is_the_entropy_of_the_symbols_seen() -> None:
     learning = Learning(OPTIONS, 4)
     assert learning.guessing == 0
-    learning.add(parts(6.0, 3.0), batch(["aab", "a"]))
+    add(learning, parts(6.0, 3.0), batch(["aab", "a"]))
     assert learning.guessing == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4))
-    learning.add(parts(2.0, 1.0), batch(["bbcc"]))
+    add(learning, parts(2.0, 1.0), batch(["bbcc"]))
     shares = np.array([3, 3, 2]) / 8
     assert learning.guessing == pytest.approx(-(shares * np.log(shares)).sum())
-    assert learning.taken(torch.device("cpu")).tolist() == [2 * 6 + 2, 2 * 3 + 1, 8]
-    assert learning.taken(torch.device("cpu")).tolist() == [0, 0, 0]
+    assert learning.taken(torch.device("cpu")).tolist() == [2 * 6 + 2, 2 * 3 + 1, 8, 8, 3, 0]
+    assert learning.taken(torch.device("cpu")).tolist() == [0] * 6
+
+
+def test_symbols_that_ctc_has_no_frames_for() -> None:
+    """Its loss of these utterances is 0, and their symbols do not count to the others' loss."""
+    found = batch(["aabb", "abcab", "aab", ""])
+    frames = torch.tensor([5, 5, 4, 1])
+    assert ctc_spells(found, frames).tolist() == [False, True, True, True]
+    learning = Learning(OPTIONS, 4)
+    learning.add(parts(6.0, 3.0), found, frames)
+    assert learning.taken(torch.device("cpu")).tolist() == [24, 12, 12, 8, 4, 1]
+    learning.add(parts(6.0, None), found, frames)
+    assert learning.taken(torch.device("cpu")).tolist() == [24, 24, 12, 12, 4, 0]
 
 
 @pytest.mark.parametrize("ctc", [True, False])
@@ -56,7 +72,7 @@ def test_a_training_that_learns_nothing_says_so(ctc: bool) -> None:
     learning = Learning(replace(OPTIONS, model={"ctc_weight": 0.3 if ctc else 0.0}), 4)
     for step in range(1, 1601):
         loss = 9.0 if 300 < step <= 400 or step > 1500 else 3 * math.log(3)
-        learning.add(parts(0.1 if ctc else loss, loss if ctc else None), batch(["abc"]))
+        add(learning, parts(0.1 if ctc else loss, loss if ctc else None), batch(["abc"]))
         if (message := learning.stuck(step)) is not None:
             said.append((step, message))
     assert [step for step, _ in said] == [500, 1000]
@@ -70,14 +86,14 @@ def test_a_training_that_learns_nothing_says_so(ctc: bool) -> None:
 def test_a_training_that_learns_says_nothing() -> None:
     learning = Learning(OPTIONS, 4)
     for step in range(1, 1001):
-        learning.add(parts(0.1, 3 * 0.8 * math.log(3)), batch(["abc"]))
+        add(learning, parts(0.1, 3 * 0.8 * math.log(3)), batch(["abc"]))
         assert learning.stuck(step) is None
 
 
 def test_a_training_that_loses_what_it_had_learnt() -> None:
     learning, said = Learning(OPTIONS, 4), []
     for step in range(1, 1001):
-        learning.add(parts(0.1, 3 * (0.5 if step <= 500 else 1.0) * math.log(3)), batch(["abc"]))
+        add(learning, parts(0.1, 3 * (0.5 if step <= 500 else 1.0) * math.log(3)), batch(["abc"]))
         said += [message] if (message := learning.stuck(step)) is not None else []
     (message,) = said
     assert message.startswith("after 1000 steps the CTC loss is 1.10 a symbol")
@@ -147,3 +163,20 @@ def test_masks_begin_with_their_epoch(tmp_path: Path, audio: bool) -> None:
             assert wanted.masks is not None
             assert torch.equal(found.masks.bins, wanted.masks.bins)
             assert (found.masks.times is None) == (epoch < 2)
+
+
+def test_too_few_frames_for_ctc_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = write_corpus(tmp_path, "tones", ["abcabcabcabc", "b"])
+    model = {
+        "encoder_hidden": 8, "encoder_layers": 1, "predictor": "stateless", "joiner_dim": 8, "ctc_weight": 0.3,
+        "frame_stack": 16, "frame_stride": 16,
+    }  # fmt: skip
+    options = TrainingOptions(
+        manifest, manifest, tmp_path / "out", model=model, accelerator="cpu", epochs=2, pictures=0
+    )
+    train(options, progress=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "CTC leaves" in line] == [
+        "1 of 2 utterances trained on have fewer encoder frames than symbols (and blanks between equal ones): CTC "
+        "leaves them out; model.frame_stride is 16, a smaller one takes them in"
+    ]

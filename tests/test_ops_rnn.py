@@ -424,23 +424,6 @@ def test_autocast_leaves_float64_alone(cell: str) -> None:
             make(prnn.nn, cell, 3, 4)(x)
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_cast_weights(in_place: bool) -> None:
-    module = make(prnn.nn, "GRU", 3, 4, num_layers=2)
-    weights = [weight.detach().requires_grad_() for weight in module._packed_weights()]
-    if not in_place:
-        weights = [weight.detach().clone().t().contiguous().t().requires_grad_() for weight in weights]
-    torch.library.opcheck(torch.ops.prnn.cast_weights.default, (weights, torch.bfloat16))
-    cast = torch.ops.prnn.cast_weights(weights, torch.bfloat16)
-    assert torch.equal(cast, torch.cat([weight.reshape(-1) for weight in weights]).bfloat16())
-    scale = torch.randn(cast.shape).bfloat16()
-    gradients = torch.autograd.grad(cast, weights, scale)
-    for weight, gradient, piece in zip(
-        weights, gradients, scale.split([weight.numel() for weight in weights]), strict=True
-    ):
-        assert torch.equal(gradient, piece.float().view(weight.shape))
-
-
 def test_autocast_of_weights_compiles() -> None:
     module = prnn.nn.LSTM(3, 4, num_layers=2, dtype=torch.bfloat16)
     x = torch.randn(5, 2, 3)
@@ -589,14 +572,3 @@ def test_autocast_mixes_float64_with_nothing(cell: str, dtypes: tuple[torch.dtyp
                 module(x, pair)
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"has dtype torch.int64"):
         module(x, (state, state.long()) if is_lstm else state.long())
-
-
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_the_operator_checks_states_under_autocast_too(requires_grad: bool) -> None:
-    good = op_arguments("GRU", "padded", 0.0, train=False, requires_grad=requires_grad)
-    for state, message in (
-        (good[1].float(), "hx has dtype torch.float32, but input has torch.float64"),
-        (good[1][:, :1], r"hx has shape \(4, 1, 4\); it must be \(4, 3, 4\)"),
-    ):
-        with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=message):
-            RNN(good[0], state, *good[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import types
 from typing import Any
@@ -15,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import prnn
-import prnn.transducer.steps as steps_module
-from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor
+from prnn.transducer import Joiner, PhraseBias, RecurrentPredictor, StatelessPredictor, capture
 from prnn.transducer.hypothesis import Decoder, map_tensors
 from prnn.transducer.resident import _dtype, resident
 from prnn.transducer.steps import Steps, search_by_steps
@@ -282,7 +282,7 @@ class Graph(TorchDispatchMode):
         self.calls.append((func, args, kwargs or {}, out))
         return out
 
-    def capture_begin(self, capture_error_mode: str) -> None:
+    def capture_begin(self, memory: None, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local"
         self.__enter__()
 
@@ -305,7 +305,7 @@ def test_captured_steps(predictor: str, durations: str, biased: bool, monkeypatc
     stream = types.SimpleNamespace(wait_stream=lambda _: None)
     for name, fake in ("CUDAGraph", Graph), ("current_stream", lambda _: stream), ("stream", contextlib.nullcontext):
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(steps_module, "_capture_stream", lambda _: stream)
+    monkeypatch.setattr(capture, "_capture_stream", lambda _: stream)
     parts = modules(predictor, DURATIONS[durations])
     bias = PhraseBias([[1, 2], [3, 3]], 3.0, V) if biased else None
     decoder = Decoder.of(parts["predictor"].eval(), parts["joiner"], 0, parts["durations"], bias)
@@ -380,6 +380,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "bias": ({"bias": 3}, "bias is a int; it must be a PhraseBias"),
     "bias's size": ({"bias": PhraseBias([[1]], 1.0, V + 1)}, "bias has a vocab_size of 14; the model's is 13"),
     "state": ({"state": 3}, "state is a int; it must be that of an earlier result"),
+    "no blank": ({"blank": None}, "blank is None; it must be an int"),
+    "predictor": ({"predictor": 3}, "predictor is a int, which has no initial_state; it must have initial_state, step"),
+    "joiner": ({"joiner": max}, "joiner is a builtin_function_or_method, which has no project_encoder"),
+    "symbols": (
+        {"predictor": RecurrentPredictor(V - 2, 6, 10, 2).double()},
+        r"the predictor's embedding has shape \(11, 6\); beside a joiner of 13 outputs and .* it must be \(13, 6\)",
+    ),
+    "hidden size": (
+        {"predictor": RecurrentPredictor(V, 6, 9, 2).double()},
+        r"weight_ih of the predictor's layer 0 has shape \(36, 6\); beside .* it must be \(40, 6\)",
+    ),
+    "stateless size": (
+        {"predictor": StatelessPredictor(V, 9).double()},
+        r"the predictor's embedding has shape \(13, 9\); beside .* it must be \(13, 10\)",
+    ),
 }
 
 
@@ -396,6 +411,37 @@ def test_states_of_other_batches_are_refused() -> None:
     state = prnn.transducer_search(frames(3, 2), **parts).state
     with pytest.raises(ValueError, match="state is of 3 streams on cpu; encoder_out has 2 on cpu"):
         prnn.transducer_search(frames(2, 2), state=state, **parts)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RecurrentPredictor(V, 6, 10, 1),
+        RecurrentPredictor(V, 6, 10, 2, "gru"),
+        StatelessPredictor(V, 10, 2),
+        StatelessPredictor(V, 10, 3),
+    ],
+    ids=["layer", "gru", "stateless", "context"],
+)
+def test_states_of_other_predictors_are_refused(other: torch.nn.Module) -> None:
+    """The library would read and write beyond their ends."""
+    parts, x = modules("lstm", layers=2), frames(2, 2)
+    predictors = [parts["predictor"], other.double(), StatelessPredictor(V, 10, 4).double()]
+    states = [prnn.transducer_search(x, **{**parts, "predictor": predictor}).state for predictor in predictors]
+    for predictor, state in itertools.permutations(range(3), 2):
+        with pytest.raises(ValueError, match="state has a predictor's state of shapes"):
+            prnn.transducer_search(x, state=states[state], **{**parts, "predictor": predictors[predictor]})
+
+
+def test_a_stream_keeps_its_bias() -> None:
+    """The state names a node of its automaton."""
+    parts, x = modules("lstm"), frames(2, 2)
+    bias, other = PhraseBias([[1, 2, 3]], 1.0, V), PhraseBias([[2]], 1.0, V)
+    biased, plain = (prnn.transducer_search(x, bias=one, **parts).state for one in (bias, None))
+    prnn.transducer_search(x, state=biased.select(torch.tensor([1, 0])).to("cpu"), bias=bias, **parts)
+    for state, wrong in ((biased, other), (biased, None), (plain, bias)):
+        with pytest.raises(ValueError, match="bias is another one than that of the state"):
+            prnn.transducer_search(x, state=state, bias=wrong, **parts)
 
 
 def test_the_meta_device_is_refused() -> None:

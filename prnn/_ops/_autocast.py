@@ -1,160 +1,79 @@
-"""The recurrent layers' operator under autocast.
-
-It casts a stack's weights with torch.ops.prnn.cast_weights(weights, dtype), which gives one tensor of `dtype` with the
-elements of `weights`, which are of another, one tensor after the other. One cast and one gradient for all of them: one
-for each costs more launches than the layers do.
-"""
+"""Recurrent layers under autocast: the type that a call computes in, and those of its results."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn._compiler import assume_constant_result
-from prnn._ops._layer import MODES, Config
-from prnn._ops._operator import apply_at_each_level
-from prnn._ops._torch_private import below_autograd, storage_at
-from prnn._ops._vmap import register_vmap
+from prnn._ops._layer import MODES
 
-_library = torch.library.Library("prnn", "FRAGMENT")
-_library.define("cast_weights(Tensor[] weights, ScalarType dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-_cast_weights_op: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
+__all__ = ["Casts", "are_even", "cast_to", "cast_weights", "casts_of"]
 
 
-def cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """One tensor of `dtype` with the elements of all weights."""
-    return _cast_weights_op(weights, dtype)
+class Casts(NamedTuple):
+    """The types of a call under autocast, which leaves tensors of float64 as they are."""
+
+    computed: torch.dtype  # of all that the kernels are given
+    output: torch.dtype  # of output and hy
+    cells: torch.dtype  # of cy and cells
+
+    def results(
+        self, output: Tensor, hy: Tensor, cy: Tensor | None, cells: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """A call's results in their types."""
+        dtype = self.cells
+        cy, cells = None if cy is None else cy.to(dtype), None if cells is None else cells.to(dtype)
+        return output.to(self.output), hy.to(self.output), cy, cells
 
 
-def _cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    first = weights[0]
-    address = first.data_ptr()
-    for weight in weights:
-        if weight.data_ptr() != address or not weight.is_contiguous():
-            return torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
-        address += weight.numel() * weight.itemsize
-    # They lie together, but each in a storage of its own.
-    size = address - first.data_ptr()
-    storage = storage_at(first.data_ptr(), first.device, size)
-    together = first.new_empty(0).set_(storage, 0, (size // first.itemsize,))  # type: ignore[call-overload]
-    return cast(Tensor, together.to(dtype))
+def casts_of(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, is_even: bool, mode: int, proj_size: int = 0
+) -> Casts:
+    """The types of a call under autocast. On a GPU all are autocast's. The CPU computes in float32, and the results
+    have the types that torch's own layers give them there: the products are of the autocast dtype, and the cell
+    promotes their sums with the state before. Of an sLSTM, which torch has not, they are the autocast dtype, and
+    float32 for c, n and m.
 
-
-def _cast_weights_fake(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    return weights[0].new_empty(sum(weight.numel() for weight in weights), dtype=dtype)
-
-
-class _CastWeightsFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Tensor:
-        ctx.dtype = weights[0].dtype
-        ctx.shapes = [weight.shape for weight in weights]
-        with below_autograd():
-            return _cast_weights_op(weights, dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pieces = grad.to(ctx.dtype).split([shape.numel() for shape in ctx.shapes])
-        wanted = ctx.needs_input_grad[1:]
-        return None, *(
-            piece.view(shape) if want else None for piece, shape, want in zip(pieces, ctx.shapes, wanted, strict=True)
-        )
-
-
-_cast_weights_function: Callable[..., Tensor] = apply_at_each_level(_CastWeightsFunction)
-
-
-def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
-        return _cast_weights_function(dtype, *weights)
-    with below_autograd():
-        return _cast_weights_op(weights, dtype)
-
-
-for _key in ("CPU", "CUDA"):
-    _library.impl("cast_weights", _cast_weights, _key)
-_library.impl("cast_weights", _cast_weights_autograd, "Autograd")
-register_vmap(_cast_weights_op, _library)
-torch.library.register_fake("prnn::cast_weights", _cast_weights_fake, lib=_library)
-
-
-def cast_to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
-
-
-def cast_all_to(weights: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor | None]:
-    kinds = {(weight.dtype, weight.device) for weight in weights}
-    if len(kinds) != 1 or weights[0].dtype in (dtype, torch.float64):
-        return [cast_to(weight, dtype) for weight in weights]
-    return [cast_weights(weights, dtype)]
-
-
-def rnn_on_cuda(
-    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]],
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dtype = torch.get_autocast_dtype("cuda")
-    with torch.autocast("cuda", enabled=False):
-        return run(cast_to(input, dtype), cast_to(hx, dtype), cast_to(cx, dtype), cast_all_to(weights, dtype), *rest)
+    is_even: all sequences have one length."""
+    if not input.is_cpu:
+        dtype = torch.get_autocast_dtype(input.device.type)
+        return Casts(dtype, dtype, dtype)
+    dtype, computed = torch.get_autocast_dtype("cpu"), torch.float32
+    if input.dtype == torch.float64:
+        return Casts(computed, torch.float64, torch.float64)
+    if mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
+        return Casts(computed, dtype, dtype)
+    if mode in (MODES["sLSTM"], MODES["sLSTM_EXP"]):
+        return Casts(computed, dtype, torch.float32)
+    if mode == MODES["GRU"]:
+        state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
+        return Casts(computed, state, state)
+    if mode == MODES["LSTM"] and is_even and proj_size == 0 and torch.backends.mkldnn.enabled and input.numel() > 0:
+        is_trained_half = input.dtype == torch.float16 and torch.is_grad_enabled()
+        if not is_trained_half and _onednn_takes(input.dtype):  # torch.nn.LSTM leaves a padded input to it
+            return Casts(computed, dtype, dtype)
+    cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
+    return Casts(computed, dtype if proj_size > 0 else cell, cell)
 
 
 @functools.cache
-def _find_onednn_types() -> tuple[bool, bool, bool]:
-    """Whether there is oneDNN, and whether it takes bfloat16 and float16."""
-    if not torch.backends.mkldnn.is_available():
-        return False, False, False
-    bfloat16, float16 = torch.ops.mkldnn._is_mkldnn_bf16_supported(), torch.ops.mkldnn._is_mkldnn_fp16_supported()
-    return True, bool(bfloat16), bool(float16)
+def _find_onednn_takes(dtype: torch.dtype) -> bool:
+    if dtype == torch.float32 or not torch.backends.mkldnn.is_available():
+        return torch.backends.mkldnn.is_available()
+    x = torch.zeros(1, 1, 1, device="cpu", dtype=torch.float32)
+    weights = [torch.zeros(shape, device="cpu", dtype=torch.float32) for shape in ((4, 1), (4, 1), (4,), (4,))]
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        output: Tensor = torch.lstm(x.to(dtype), (x, x), weights, True, 1, 0.0, False, False, False)[0]
+    return output.dtype == dtype  # else it is the states'
 
 
 @assume_constant_result  # which torch.compile cannot trace
-def _onednn_types() -> tuple[bool, bool, bool]:
-    return _find_onednn_types()
-
-
-def _onednn_takes_lstm(input: Tensor) -> bool:
-    """Whether torch.nn.LSTM leaves a padded input to oneDNN."""
-    is_there, bfloat16, float16 = _onednn_types()
-    if not is_there or not torch.backends.mkldnn.enabled or input.numel() == 0:
-        return False
-    if input.dtype == torch.bfloat16:
-        return bfloat16
-    if input.dtype == torch.float16:
-        return float16 and not torch.is_grad_enabled()
-    return input.dtype == torch.float32
-
-
-def autocast_cpu_dtypes(
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    is_even: bool,
-    mode: int,
-    proj_size: int = 0,
-) -> tuple[torch.dtype, torch.dtype]:
-    """The types of output and hy, and of cy, as torch's own layers have them under CPU autocast: there the products are
-    of the autocast dtype, and the cell promotes their sums with the state before. Of an sLSTM, which torch has not, the
-    autocast dtype, and float32 for c, n and m. is_even: all sequences have one length."""
-    dtype = torch.get_autocast_dtype("cpu")
-    if input.dtype == torch.float64:
-        return torch.float64, torch.float64
-    if mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
-        return dtype, dtype
-    if mode in (MODES["sLSTM"], MODES["sLSTM_EXP"]):
-        return dtype, torch.float32
-    if mode == MODES["GRU"]:
-        state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
-        return state, state
-    if mode == MODES["LSTM"] and is_even and proj_size == 0 and _onednn_takes_lstm(input):
-        return dtype, dtype
-    cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
-    return dtype if proj_size > 0 else cell, cell
+def _onednn_takes(dtype: torch.dtype) -> bool:
+    """Whether there is a oneDNN that takes LSTMs of an input of this type."""
+    return _find_onednn_takes(dtype)
 
 
 def are_even(lengths: Tensor | None) -> bool:
@@ -167,21 +86,15 @@ def are_even(lengths: Tensor | None) -> bool:
     return bool((lengths == lengths[0]).all())
 
 
-def rnn_on_cpu(
-    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]],
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Computes in float32 and returns the dtypes that torch's own layers return."""
-    config = Config(*rest[6:-1])
-    is_even = are_even(rest[0]) and are_even(rest[1])
-    dtype, cell_dtype = autocast_cpu_dtypes(input, hx, cx, is_even, config.mode, config.proj_size)
-    float32 = torch.float32
-    with torch.autocast("cpu", enabled=False):
-        output, hy, cy, reserve, cells = run(
-            cast_to(input, float32), cast_to(hx, float32), cast_to(cx, float32), cast_all_to(weights, float32), *rest
-        )
-        return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), reserve, cells.to(cell_dtype)
+def cast_to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
+
+
+def cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """One tensor of `dtype` with the elements of all weights, one tensor after the other; the weights where they have
+    that type, or are not to be cast together."""
+    dtypes = {weight.dtype for weight in weights}
+    if dtypes == {dtype} or torch.float64 in dtypes or len({weight.device for weight in weights}) > 1:
+        return list(weights)
+    # Each is cast before: under autocast cat() refuses some types.
+    return [torch.cat([weight.reshape(-1).to(dtype) for weight in weights])]

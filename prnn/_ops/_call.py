@@ -142,7 +142,7 @@ class Call:
             if stack.config.return_cells:
                 cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))
             at_reset: Sequence[int] = ()
-            if hx is not None or cx is not None:
+            if stack.config.has_reset:
                 at_reset, _copies = _at_reset(sequences, (hx, cx))
             cells_address = 0 if cells is None else cells.data_ptr()
             options = self._give_options(sequences, options, input, at_reset, cells_address)
@@ -152,7 +152,9 @@ class Call:
             scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
         else:
             workspace_size, needed = self._spaces or self._find_spaces(library, sequences)
-        workspace = stack.workspace(scratch_size + workspace_size, input)
+        workspace = stack.kept_workspace
+        if workspace is None or workspace.numel() < scratch_size + workspace_size:
+            workspace = stack.workspace(scratch_size + workspace_size, input)
         if training:
             reserve_size = reserve_size or needed
             reserve_address = (reserve := new(reserve_size, dtype=_BYTE)).data_ptr()

@@ -129,7 +129,7 @@ class Layer:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         if config.frozen_layers > 0:
             self.rnn.set_frozen_layers(config.frozen_layers)
-        self._workspace: Tensor | None = None
+        self.kept_workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
         self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"] and not is_slstm
         self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
@@ -152,12 +152,12 @@ class Layer:
     def workspace(self, size: int, input: Tensor) -> Tensor:
         """Memory of `size` bytes for one call. None at all, and a little on the CPU, where a call is over when it
         returns, is kept: a layer is one thread's."""
-        kept = self._workspace
+        kept = self.kept_workspace
         if kept is not None and kept.numel() >= size:
             return kept
         made = input.new_empty(size, dtype=torch.uint8)
         if size == 0 or (size <= _KEPT_WORKSPACE and input.is_cpu):
-            self._workspace = made
+            self.kept_workspace = made
         return made
 
     def frozen_layers(self, weights: Sequence[Tensor]) -> int:

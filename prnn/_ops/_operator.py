@@ -15,14 +15,12 @@ from torch.autograd import forward_ad
 from prnn._errors import NotSupportedError
 from prnn._ops._reduction import Reduction, reduce_costs, spread_gradient
 from prnn._ops._torch_private import (
-    SingleLevelFunction,
     below_autograd,
     enable_single_level_autograd_function,
     forward_mode_is_on,
     in_functorch,
     is_batched,
     is_undisturbed,
-    set_backward,
     set_forward_mode,
 )
 
@@ -147,7 +145,6 @@ def directly(
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(f"{_name(op)}_function", (torch.autograd.Function,), members)
-    set_backward(function, backward)
     apply = _apply_of(function)
 
     def call(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
@@ -227,16 +224,15 @@ def _name(op: Any) -> str:
     return name.removeprefix("prnn::")
 
 
-def _apply_of(function: type[SingleLevelFunction]) -> Callable[..., Any]:
+def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """What makes a node of the function. The apply of torch.autograd.Function also looks after functorch's transforms,
     for which it wants a setup_context."""
-    is_function = issubclass(function, torch.autograd.Function)
-    single: Any = super(torch.autograd.Function, function) if is_function else function
+    single: Any = super(torch.autograd.Function, function)
     apply: Callable[..., Any] = single.apply
     return apply
 
 
-def apply_at_each_level(function: type[SingleLevelFunction]) -> Callable[..., Any]:
+def apply_at_each_level(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """The apply of a function that is the derivative of an operator. Under functorch's transforms (torch.func.grad) the
     dispatcher calls it for each of them with that one's tensors alone, as the derivatives of torch's own operators."""
 
@@ -259,7 +255,7 @@ def apply_at_each_level(function: type[SingleLevelFunction]) -> Callable[..., An
 
 def _function(
     name: str, kernel: Callable[..., Any], setup: Callable[..., None], gradients: Callable[..., Any]
-) -> type[SingleLevelFunction]:
+) -> type[torch.autograd.Function]:
     def forward(ctx: Any, *arguments: Any) -> Any:  # one with setup_context would look up its own signature each time
         ctx.set_materialize_grads(False)  # zeros for outputs without a gradient, such as a reserve space
         outputs = kernel(*arguments)
@@ -272,7 +268,7 @@ def _function(
         return gradients(ctx, first, *rest)
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(f"{name}_function", (SingleLevelFunction,), members)
+    return type(f"{name}_function", (torch.autograd.Function,), members)
 
 
 def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:

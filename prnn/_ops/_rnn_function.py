@@ -1,5 +1,6 @@
 """The derivative of recurrent calls: eager ones, which run the library's kernels, and those of the operator."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,14 +9,15 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
-from prnn._ops._call import NO_OPTIONS, Call, Gradients, Options, make_ready, pack_weights
+from prnn._ops._autocast import Casts, cast_weights
+from prnn._ops._call import NO_OPTIONS, Call, Data, Gradients, make_ready, pack_weights
 from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import Config, layer
 from prnn._ops._operator import _apply_of, apply_at_each_level, is_plain
-from prnn._ops._torch_private import is_undisturbed, set_backward
+from prnn._ops._torch_private import is_undisturbed
 from prnn._ops._vmap import call_for_batched, is_batched
 
-__all__ = ["EagerCall", "OperatorCall", "Places", "apply", "apply_operator", "refuse_forward_mode"]
+__all__ = ["EagerCall", "OperatorCall", "Places", "apply", "apply_operator", "cast_call", "refuse_forward_mode"]
 
 # Bytes of gradients below which a copy costs more than it saves.
 _LITTLE_MEMORY = 2**16
@@ -26,13 +28,32 @@ Found = tuple[Sequence[Tensor | None], Sequence[Tensor | None]]  # gradients of 
 
 
 class Places:
-    """Where packed weights lie: the address of each, and its shape, strides and place in the packed weights."""
+    """Where packed weights lie: the address of each, its shape, strides and place in the packed weights, and one tensor
+    of all, which does not own their memory."""
 
-    __slots__ = ("addresses", "layouts")
+    __slots__ = ("addresses", "layouts", "together")
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self.addresses = [weight.data_ptr() for weight in weights]
         self.layouts = _layouts(weights)
+        with torch.inference_mode(False):  # calls with gradients cannot keep what is made in it
+            self.together = _together(weights[0], sum(weight.nbytes for weight in weights))
+
+
+class _Memory:
+    """Bytes of a GPU's memory, as other libraries' arrays show theirs."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _together(first: Tensor, size: int) -> Tensor:
+    """The tensor of so many bytes that begins where `first` does."""
+    if first.is_cuda:
+        memory = torch.as_tensor(_Memory(first.data_ptr(), size), device=first.device)
+    else:
+        memory = torch.frombuffer((ctypes.c_char * size).from_address(first.data_ptr()), dtype=torch.uint8)
+    return memory.view(first.dtype)
 
 
 def _layouts(weights: Sequence[Tensor]) -> list[tuple[Any, ...]]:
@@ -44,21 +65,23 @@ def _layouts(weights: Sequence[Tensor]) -> list[tuple[Any, ...]]:
     return found
 
 
+def cast_call(casts: Casts, data: Data, weights: Sequence[Tensor], places: Places | None) -> tuple[Data, Tensor | None]:
+    """The data of a call under autocast in the type that it computes in, and its packed weights; None where they have
+    that type already."""
+    (input, hx, cx), computed = data, casts.computed
+    cast = input.to(computed), None if hx is None else hx.to(computed), None if cx is None else cx.to(computed)
+    if weights[0].dtype is computed:
+        return cast, None
+    return cast, cast_weights(weights, computed)[0] if places is None else places.together.to(computed)
+
+
 class EagerCall(NamedTuple):
     """A call of plain tensors that nobody traces or transforms, without the dispatcher."""
 
     call: Call
     sequences: "_C.Sequences"
     places: Places | None  # None: of weights that do not lie packed
-
-    def forward(self, ctx: Any, data: Any, options: Options, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """Output, hy, cy and cells, None for those without elements."""
-        packed = weights[0] if self.places is not None else pack_weights(weights, self.call.stack, data[0])
-        y, hy, cy, reserve, cells = self.call.forward(self.sequences, data, packed, options)
-        ctx.has_options = has_options = options is not NO_OPTIONS
-        ctx.save_for_backward(*data, y, reserve, *(options if has_options else ()), *weights)
-        ctx.has_run, ctx.later_reserve = False, None
-        return y, hy, cy, cells
+    casts: Casts | None  # under autocast
 
     def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
         undisturbed = is_undisturbed()
@@ -78,15 +101,18 @@ class EagerCall(NamedTuple):
             config, stack = call.stack.config, call.stack
             stack = layer(config, stack.dtype, stack.input_size, stack.device)
             call = Call(stack, sequences, True, call.given)
-        stack, layouts = call.stack, None
+        stack, packed, layouts, dtypes = call.stack, None, None, None
+        if ctx.before_casts is not None:
+            dtypes, layouts = ctx.before_casts
+            gradients = _cast(gradients, [stack.dtype] * 4)
         with device_of(input):
-            if self.places is not None and self.places.addresses == list(map(_address_of, weights)):
+            if layouts is None and self.places is not None and self.places.addresses == list(map(_address_of, weights)):
                 layouts = self.places.layouts
-            # torch.autograd.graph.save_on_cpu() makes copies; other hooks, tensors of another type.
-            if layouts is None or input.dtype is not stack.dtype or input.device != stack.device:
+                # torch.autograd.graph.save_on_cpu() makes copies; other hooks, tensors of another type.
+                if input.dtype is stack.dtype and input.device == stack.device:
+                    packed = weights[0]
+            if packed is None:
                 packed = pack_weights(weights, stack, input)
-            else:
-                packed = weights[0]
             if call.given is not stack.config:
                 make_ready(self.call, sequences, data, weights, stack)
             if ctx.later_reserve is not None:
@@ -106,7 +132,14 @@ class EagerCall(NamedTuple):
             else:
                 others = (*_tensors_of(sequences, input), reset, recurrent, output, reserve)
                 results = torch.ops.prnn.rnn_backward(*gradients, *data, weights, *others, *stack.config, wanted)
+        if dtypes is not None:
+            results = _cast(results, dtypes)
         return _found(results, wanted, weights, layouts, needs[3:])
+
+
+def _cast(tensors: Sequence[Tensor | None], dtypes: Sequence[torch.dtype | None]) -> Gradients:
+    input, hx, cx, rest = (None if x is None else x.to(dtype) for x, dtype in zip(tensors, dtypes, strict=True))
+    return input, hx, cx, rest
 
 
 def _seed_of_same_call(seed: Tensor | None) -> Tensor | None:
@@ -169,7 +202,7 @@ def _found(
     """The gradients that are wanted, of `results`, in which those of the weights lie packed."""
     *of_data, of_weights = [gradient if want else None for gradient, want in zip(results, wanted, strict=True)]
     if of_weights is None:
-        return of_data, [None] * len(weights)
+        return of_data, [None] * len(needs_weights)
     # One view: split() and view() would be two.
     grads = [
         of_weights.as_strided(*layout) if wants else None
@@ -197,15 +230,32 @@ def refuse_forward_mode(ctx: Any, *tangents: Tensor | None) -> None:
 
 
 class RnnFunction(torch.autograd.Function):
-    """A recurrent call. Inputs: input, hx, cx; an EagerCall and its Options, or an OperatorCall and its sequences; and
-    each of the weights, for a Function differentiates direct arguments alone. Outputs: those of the call's forward().
-    Each argument and each output costs time."""
+    """An eager call. Inputs: input, hx, cx; an EagerCall and its Options; and each of the weights, for a Function
+    differentiates direct arguments alone. Outputs: output, hy, cy and cells, None for those without elements. Each
+    argument and each output costs time."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, hx: Any, cx: Any, call_and_options: Any, *weights: Tensor) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.call, options = call_and_options
-        return ctx.call.forward(ctx, (input, hx, cx), options, weights)
+        eager, options = call_and_options
+        call, sequences, places, casts = ctx.call = eager
+        data, kept, packed, ctx.before_casts = (input, hx, cx), weights, None, None
+        if casts is not None:
+            dtypes = (input.dtype, None if hx is None else hx.dtype, None if cx is None else cx.dtype, weights[0].dtype)
+            data, packed = cast_call(casts, data, weights, places)
+            layouts = None
+            if packed is not None:
+                kept, layouts = (packed,), _layouts(weights) if places is None else places.layouts
+            ctx.before_casts = dtypes, layouts
+        if packed is None:
+            packed = weights[0] if places is not None else pack_weights(weights, call.stack, data[0])
+        y, hy, cy, reserve, cells = call.forward(sequences, data, packed, options)
+        ctx.has_options = has_options = options is not NO_OPTIONS
+        ctx.save_for_backward(*data, y, reserve, *(options if has_options else ()), *kept)
+        ctx.has_run, ctx.later_reserve = False, None
+        if casts is not None:
+            return casts.results(y, hy, cy, cells)
+        return y, hy, cy, cells
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
@@ -216,6 +266,16 @@ class RnnFunction(torch.autograd.Function):
     jvp = staticmethod(refuse_forward_mode)
 
 
-set_backward(RnnFunction, RnnFunction.backward)
+class _OperatorFunction(RnnFunction):
+    """A call of the operator. In the place of an EagerCall and its Options: an OperatorCall and its sequences; the
+    reserve space is an output, too."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, hx: Any, cx: Any, call_and_sequences: Any, *weights: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.call, sequences = call_and_sequences
+        return ctx.call.forward(ctx, (input, hx, cx), sequences, weights)
+
+
 apply: Callable[..., Any] = _apply_of(RnnFunction)
-apply_operator: Callable[..., Any] = apply_at_each_level(RnnFunction)
+apply_operator: Callable[..., Any] = apply_at_each_level(_OperatorFunction)

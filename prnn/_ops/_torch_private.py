@@ -10,10 +10,8 @@ import torch
 from torch._compile import _disable_dynamo as disable_dynamo  # torch.compiler.disable imports torch._dynamo: a second
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
 
 __all__ = [
-    "SingleLevelFunction",
     "add_batch_dim",
     "assert_async",
     "below_autograd",
@@ -31,9 +29,7 @@ __all__ = [
     "is_batched",
     "is_undisturbed",
     "remove_batch_dim",
-    "set_backward",
     "set_forward_mode",
-    "storage_at",
 ]
 
 # Operators below autograd: an operator's derivative calls the operator itself.
@@ -72,11 +68,6 @@ def forward_mode_is_on() -> bool:
     return forward_ad._current_level >= 0
 
 
-def set_backward(function: Any, backward: Any) -> None:
-    """Gives an autograd Function's nodes the static method that is else looked up for every node."""
-    function._backward_cls.apply = backward
-
-
 # torch.cuda's functions and torch.backends' properties take up to ten times as long.
 cuda_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 cuda_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -87,9 +78,6 @@ fp32_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # s
 
 # cuDNN's layers with weights that lie packed; torch.lstm and its like would pack them anew.
 cudnn_rnn: Any = torch._cudnn_rnn
-
-# A tensor over parameters that lie together, each in a storage of its own.
-storage_at: Any = torch._C._construct_storage_from_data_pointer
 
 # A check of values in a compiled function that does not wait for them.
 assert_async: Any = torch._assert_async

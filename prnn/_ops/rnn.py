@@ -34,14 +34,13 @@ The operators are defined with torch.library.Library and not with custom_op, who
 small layer.
 """
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
+from prnn._ops._autocast import are_even, cast_to, cast_weights, casts_of
 from prnn._ops._call import Call, pack_weights, prepare
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
@@ -98,54 +97,12 @@ def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:
     return input.is_cuda and any(given is not None and given.is_cpu for given in sizes)
 
 
-class _Forward(NamedTuple):
-    """Arguments of rnn, before its configuration."""
-
-    input: Tensor
-    hx: Tensor | None
-    cx: Tensor | None
-    weights: Sequence[Tensor]
-    batch_sizes: Tensor | None
-    lengths: Tensor | None
-    reset: Tensor | None
-    masks: Sequence[Tensor | None]
-    seed: Tensor | None
-    max_batch: Any  # int or None; a symbol where it is traced
-
-
-class _Backward(NamedTuple):
-    """Arguments of rnn_backward, before its configuration."""
-
-    grad_output: Tensor | None
-    grad_hy: Tensor | None
-    grad_cy: Tensor | None
-    grad_cells: Tensor | None
-    input: Tensor
-    hx: Tensor | None
-    cx: Tensor | None
-    weights: Sequence[Tensor]
-    batch_sizes: Tensor | None
-    lengths: Tensor | None
-    reset: Tensor | None
-    recurrent_mask: Tensor | None
-    output: Tensor
-    reserve: Tensor
-
-
-Arguments = TypeVar("Arguments", _Forward, _Backward)
-
-
-def _parsed(kind: type[Arguments], given: tuple[Any, ...]) -> tuple[Arguments, Config, Any]:
-    """An operator's arguments, its configuration, and its last argument: train or wanted."""
-    count = len(kind._fields)
-    return kind(*given[:count]), Config(*given[count:-1]), given[-1]
-
-
-def _require_one_device(arguments: _Forward | _Backward) -> None:
+def _require_one_device(op: Any, given: Sequence[Any]) -> None:
     """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
     on the device of input, for results. How long sequences are may be on the CPU, as torch has it."""
-    input = arguments.input
-    for name, value in zip(arguments._fields, arguments, strict=True):
+    named = {argument.name: value for argument, value in zip(op._schema.arguments, given, strict=True)}
+    input = named["input"]
+    for name, value in named.items():
         for tensor in value if isinstance(value, (list, tuple)) else [value]:
             of_host = name in ("batch_sizes", "lengths")
             if not isinstance(tensor, Tensor) or (of_host and tensor.device.type == "cpu" and input.is_meta):
@@ -220,9 +177,14 @@ def _reserve_size(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch
     return stack.reserve_bound(steps * batch if batch_sizes is None else input.size(0), steps, batch)
 
 
-def _rnn(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    arguments, config, train = _parsed(_Forward, given)
-    input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, _ = arguments
+def _all_tensors(input: Tensor, results: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
+    """Results of an operator, which are tensors, and do not share memory."""
+    return tuple(input.new_empty(0) if result is None else result for result in results)
+
+
+def _rnn(*given: Any) -> tuple[Tensor, ...]:
+    input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, _, *rest = given
+    config, train = Config(*rest[:-1]), rest[-1]
     stack = layer(config, input.dtype, input.size(-1), input.device)
     sequences = sequences_of(input, batch_sizes, lengths)
     batch = sequences.batch
@@ -234,30 +196,26 @@ def _rnn(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
             raise ValueError(f"seed is None; dropout {config.dropout} wants one")
         _require(seed, "seed", (2,), input, torch.int64)
         seed = seed.clone(memory_format=torch.contiguous_format)  # which counts the call: arguments stay as they are
+    if batch == 0:
+        pack_weights(weights, stack, input)  # which checks them
+        return _rnn_fake(*given)
     training = train or config.dropout > 0 or config.return_cells
-    new, rows = input.new_empty, input.shape[:-1]
     reserve_size = _reserve_size(stack, input, batch_sizes, batch) if training else 0
     with device_of(input):
         packed = pack_weights(weights, stack, input)
-        if batch == 0:
-            cy = new(stack.cell_states, 0, stack.hidden_size) if stack.cell_states > 0 else new(0)
-            cells = new((*rows, stack.cells_size) if config.return_cells else 0)
-            hy, reserve = new(stack.states, 0, stack.state_size), new(reserve_size, dtype=torch.uint8)
-            return new((*rows, stack.output_size)), hy, cy, reserve, cells
         prepared = prepare(stack, sequences, (input, hx, cx), weights, seed, training, is_operator=True)
         zoneout, recurrent = masks or (None, None)
         options = (reset, zoneout, recurrent, seed if config.dropout > 0 else None)
-        results = prepared.forward(sequences, (input, hx, cx), packed, options, reserve_size)
-    y, hy, cy_or_none, reserve_or_none, cells_or_none = results
-    # Outputs of an operator do not share memory.
-    cy, cells = (new(0) if value is None else value for value in (cy_or_none, cells_or_none))
-    return y, hy, cy, new(0, dtype=torch.uint8) if reserve_or_none is None else reserve_or_none, cells
+        y, hy, cy, reserve, cells = prepared.forward(sequences, (input, hx, cx), packed, options, reserve_size)
+    if reserve is None:
+        reserve = input.new_empty(0, dtype=torch.uint8)
+    return _all_tensors(input, (y, hy, cy, reserve, cells))
 
 
-def _rnn_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    arguments, config, wanted = _parsed(_Backward, given)
-    gradients, (input, hx, cx, weights) = arguments[:4], arguments[4:8]
-    batch_sizes, lengths, reset, recurrent_mask, output, reserve = arguments[8:]
+def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
+    gradients, (input, hx, cx, weights) = given[:4], given[4:8]
+    batch_sizes, lengths, reset, recurrent_mask, output, reserve = given[8:14]
+    config, wanted = Config(*given[14:-1]), given[-1]
     grad_output, grad_hy, grad_cy, grad_cells = gradients
     stack = layer(config, input.dtype, input.size(-1), input.device)
     sequences = sequences_of(input, batch_sizes, lengths)
@@ -271,47 +229,31 @@ def _rnn_backward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _require_masks([None, recurrent_mask], config, stack, batch, input, is_backward=True)
     _require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     _require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
+    if batch == 0:
+        pack_weights(weights, stack, input)
+        return tuple(gradient.zero_() for gradient in _rnn_backward_fake(*given))
     with device_of(input):
         packed = pack_weights(weights, stack, input)
-        results: Sequence[Tensor | None]
-        if batch == 0:
-            shapes = (input.shape, () if hx is None else hx.shape, () if cx is None else cx.shape, stack.params_size)
-            results = [input.new_zeros(shape) if want else None for shape, want in zip(shapes, wanted, strict=True)]
-        else:
-            library = handle(input.device)
-            stack.follow_precision()
-            config = stack.training_config(library, sequences, is_operator=True)
-            stack = layer(config, input.dtype, input.size(-1), input.device)
-            stack.follow_precision()
-            if stack.spends_reserve(library, sequences, reserve.numel()):
-                reserve = reserve.clone()  # of which the schema says that it is not written to
-            results = Call(stack, sequences, True).backward(
-                sequences,
-                gradients,
-                (input, hx, cx),
-                packed,
-                (reset, None, recurrent_mask, None),
-                output,
-                reserve,
-                wanted,
-            )
-    grad_input, grad_hx, grad_cx, grad_weights = (input.new_empty(0) if g is None else g for g in results)
-    return grad_input, grad_hx, grad_cx, grad_weights
+        library = handle(input.device)
+        stack.follow_precision()
+        config = stack.training_config(library, sequences, is_operator=True)
+        stack = layer(config, input.dtype, input.size(-1), input.device)
+        stack.follow_precision()
+        if stack.spends_reserve(library, sequences, reserve.numel()):
+            reserve = reserve.clone()  # of which the schema says that it is not written to
+        options = (reset, None, recurrent_mask, None)
+        call = Call(stack, sequences, True)
+        results = call.backward(sequences, gradients, (input, hx, cx), packed, options, output, reserve, wanted)
+    return _all_tensors(input, results)
 
 
-def _rnn_fake(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rnn_fake(*given: Any) -> tuple[Tensor, ...]:
     refuse_onnx()
-    arguments, config, train = _parsed(_Forward, given)
-    _require_one_device(arguments)
-    input, hx, batch_sizes = arguments.input, arguments.hx, arguments.batch_sizes
+    _require_one_device(rnn, given)
+    input, hx, _, _, batch_sizes, _, _, _, _, max_batch, *rest = given
+    config, train = Config(*rest[:-1]), rest[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
-    batch: Any
-    if batch_sizes is None:
-        batch = input.size(1)
-    elif hx is not None:
-        batch = hx.size(-2)
-    else:
-        batch = arguments.max_batch
+    batch = input.size(1) if batch_sizes is None else max_batch if hx is None else hx.size(-2)
     training = train or config.dropout > 0 or config.return_cells
     reserve_size = _reserve_size(stack, input, batch_sizes, batch) if training else 0
     return (
@@ -323,10 +265,10 @@ def _rnn_fake(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def _rnn_backward_fake(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    arguments, config, wanted = _parsed(_Backward, given)
-    _require_one_device(arguments)
-    input, hx, cx = arguments.input, arguments.hx, arguments.cx
+def _rnn_backward_fake(*given: Any) -> tuple[Tensor, ...]:
+    _require_one_device(rnn_backward, given)
+    input, hx, cx = given[4:7]
+    config, wanted = Config(*given[14:-1]), given[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     return (
         input.new_empty(input.shape if wanted[0] else 0),
@@ -404,14 +346,19 @@ def call(
     max_batch: int | None,
     config: Config,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The operator's results without its reserve space: (output, hy, cy, cells)."""
-    run = rnn
-    if not input.is_meta and torch.is_autocast_enabled(input.device.type) and in_functorch():
-        # The dispatcher comes to the transforms, which must see what is cast, before it comes to autocast.
-        run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, rnn)
+    """The operator's results without its reserve space: (output, hy, cy, cells). Under autocast the operator is given
+    tensors of the type that the layer computes in; it knows no autocast itself."""
+    casts = None
+    if not input.is_meta and torch.is_autocast_enabled(input.device.type):
+        is_even = are_even(batch_sizes) and are_even(lengths)
+        casts = casts_of(input, hx, cx, is_even, config.mode, config.proj_size)
+        weights = cast_weights(weights, casts.computed)
+        input, hx, cx = (cast_to(tensor, casts.computed) for tensor in (input, hx, cx))  # type: ignore[assignment]
     sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
-    output, hy, cy, _, cells = run(input, hx, cx, weights, *sequences, *config, False)
-    return output, hy, cy, cells
+    output, hy, cy, _, cells = rnn(input, hx, cx, weights, *sequences, *config, False)
+    if casts is None:
+        return output, hy, cy, cells
+    return output.to(casts.output), hy.to(casts.output), cy.to(casts.cells), cells.to(casts.cells)
 
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
@@ -431,5 +378,3 @@ for _suffix in _TAGS:
         register_vmap(getattr(torch.ops.prnn, _name + _suffix).default, _library)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
-_library.impl("rnn", functools.partial(rnn_on_cpu, rnn), "AutocastCPU")
-_library.impl("rnn", functools.partial(rnn_on_cuda, rnn), "AutocastCUDA")

@@ -48,6 +48,36 @@ class ModelWeights(NamedTuple):
         groups = (self.embeddings, *self.layers, self.encoder, self.projection, self.output)
         return [tensor for group in groups for tensor in group if tensor is not None]
 
+    def require_shapes(self) -> None:
+        """ValueError unless the shapes are those of one model: the library reads arrays as long as it takes them to
+        be."""
+        (joiner, hidden), outputs = self.projection[0].shape, len(self.output[0])
+        embedded = hidden if self.predictor == "stateless" else self.embeddings[0].shape[-1]
+        gates = {"stateless": 0, "lstm": 4, "gru": 3}[self.predictor] * hidden
+        table_shape = (outputs - len(self.durations), embedded)
+        shapes: list[tuple[str, Tensor, tuple[int, ...]]] = [
+            ("the predictor's embedding", table, table_shape) for table in self.embeddings
+        ]
+        for number, (of_input, of_h, *biases) in enumerate(self.layers):
+            size = hidden if number else embedded
+            where = f"of the predictor's layer {number}"
+            shapes += [(f"weight_ih {where}", of_input, (gates, size)), (f"weight_hh {where}", of_h, (gates, hidden))]
+            shapes += [(f"a bias {where}", bias, (gates,)) for bias in biases if bias is not None]
+        for name, bias, size in (
+            ("encoder_proj", self.encoder[1], joiner),
+            ("predictor_proj", self.projection[1], joiner),
+            ("output", self.output[1], outputs),
+        ):
+            if bias is not None:
+                shapes.append((f"the bias of the joiner's {name}", bias, (size,)))
+        if self.encoder[0] is not None:
+            shapes.append(("the joiner's encoder_proj", self.encoder[0], (joiner, self.encoder[0].shape[-1])))
+        shapes.append(("the joiner's output", self.output[0], (outputs, joiner)))
+        for name, tensor, wanted in shapes:
+            if tensor.shape != wanted:
+                fitting = f"beside a joiner of {outputs} outputs and a predictor_proj of {joiner} x {hidden}"
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}; {fitting} it must be {wanted}")
+
 
 class Prepared(NamedTuple):
     """Weights as the library reads them, on the device of `buffer`."""
@@ -96,7 +126,9 @@ def prepare(weights: ModelWeights, dtype: torch.dtype) -> Prepared:
     Raises:
         NotSupportedError: the library has no search for them; the message names the limit. Or the GPU is one that
             nobody has run, and the search's result differs from the CPU's.
+        ValueError: shapes do not fit together.
     """
+    weights.require_shapes()
     tables = [table.detach() for table in weights.embeddings]
     embedding = tables[0] if len(tables) == 1 else torch.stack(tables)
     converted: dict[int, Tensor] = {}

@@ -61,6 +61,7 @@ class _Recording(soundfile.SoundFile):
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not a recording that libsndfile can read ({_one_line(error)})") from error
+        self._at = 0  # samples until here have been read
         self._mp3_length = containers.mp3_length(self._bytes) if self.format == "MP3" else None
         self._mp3_is_open = self.format == "MP3" and self._mp3_length is None
 
@@ -143,7 +144,7 @@ class _Recording(soundfile.SoundFile):
             problem = "it has several recordings, one after the other, of which libsndfile reads the first; convert it"
         elif self.format == "MP3" and containers.mp3_goes_on(self._bytes, self._mp3_length or place):
             problem = (
-                f"libsndfile finds {self.tell() / self.samplerate:.2f} s in it, and it is longer: several in one file, "
+                f"libsndfile finds {self._at / self.samplerate:.2f} s in it, and it is longer: several in one file, "
                 f"or {_LENGTHLESS}"
             )
         if problem:
@@ -167,9 +168,22 @@ class _Recording(soundfile.SoundFile):
                     break
                 raise InputError(f"{self.path}: ends {count - read} samples before the end that its header gives")
             read += len(block)
+            self._at += len(block)
             yield block
-        if self.tell() == self.frames or read < count:
+        if self._at == self.frames or read < count:
             self.require_all_read()
+
+    def skip(self, count: int) -> None:
+        """Passes over the first `count` samples; decodes them where the coding cannot be entered elsewhere than at its
+        beginning, as GSM 6.10. Raises InputError where that fails."""
+        if not super().seekable():
+            for _ in self.next(count):
+                pass
+            return
+        try:
+            self._at = self.seek(count)
+        except soundfile.SoundFileError as error:
+            raise InputError(f"{self.path}: cannot be read to its end ({_one_line(error)})") from error
 
 
 class Downmix:
@@ -284,10 +298,7 @@ def read_audio(
                 f"{path}: the header gives {count / rate:.0f} s at {rate} Hz, which is too much at once; "
                 "cut the recording, if the header is right"
             )
-        try:
-            file.seek(start)
-        except soundfile.SoundFileError as error:
-            raise InputError(f"{path}: cannot be read to its end ({_one_line(error)})") from error
+        file.skip(start)
         mix = Downmix(path, channel)
         blocks = [mix(block) for block in file.next(count)]
     mix.finish()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 FORMATS = ("AIFF", "AU", "CAF", "FLAC", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX")
 
 _MOST_CHUNKS = 1000  # before the samples, or behind them
+_NIST_HEADER = 2**16  # bytes; 1024 in almost all
 _OGG_PAGE = 2**16  # bytes; none is longer
 _MP3_FIRST_FRAME = 4096  # bytes, in which it begins
 # Its header, side information and the tag of LAME and others, with how many bytes all frames have.
@@ -109,11 +110,12 @@ def _of_caf(read: Read) -> Extent | None:
 
 
 def _of_nist(read: Read) -> Extent | None:
-    fields = dict(re.findall(rb"\n(\w+) -i (\d+)", read(0, 1024)))
+    begin = int(read(8, 8))
+    fields = dict(re.findall(rb"\n(\w+) -(?:i|s\d+) (\d+)(?=\n)", read(0, min(begin, _NIST_HEADER))))
     names = (b"sample_count", b"sample_n_bytes", b"channel_count")
     if not all(name in fields for name in names):
         return None
-    begin, size = int(read(8, 8)), 1
+    size = 1
     for name in names:
         size *= int(fields[name])
     return Extent(begin, size, begin + size)

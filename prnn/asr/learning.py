@@ -15,6 +15,15 @@ _WINDOW = 100  # steps before a look whose losses count
 _AS_GUESSING = 0.85  # share of the loss of guessing above which nothing has been learnt
 
 
+class _Sums:
+    """Sums over batches: of the transducer's and CTC's losses, where they are computed, and, on the CPU, of symbols,
+    symbols of the utterances that CTC can spell, utterances, and those that it cannot spell."""
+
+    def __init__(self) -> None:
+        self.losses = torch.zeros((), dtype=torch.float64, device="cpu")  # before the first batch; then (2,)
+        self.counts = torch.zeros(4, dtype=torch.int64, device="cpu")
+
+
 class Learning:
     """Sums of a training's losses, and counts of its symbols. Nothing waits for a GPU but `stuck`, when it looks.
 
@@ -26,19 +35,22 @@ class Learning:
     def __init__(self, options: TrainingOptions, vocab_size: int) -> None:
         self._options = options
         self._counts = torch.zeros(vocab_size, dtype=torch.int64, device="cpu")
-        self._window: Tensor | float = 0.0
-        self._since: Tensor | float = 0.0
+        self._window, self._since = _Sums(), _Sums()
         self._learnt: tuple[int, float] | None = None  # the last look at which it was below guessing, and the loss then
 
-    def add(self, parts: LossParts, batch: Batch) -> None:
-        """Counts a batch of the training: its losses, of the device, and its targets, on the CPU."""
+    def add(self, parts: LossParts, batch: Batch, frames: Tensor) -> None:
+        """Counts a batch of the training: its losses, of the device, and its targets, on the CPU; frames (N,): of the
+        encoder, on the CPU."""
         real = torch.arange(batch.targets.shape[1], device="cpu") < batch.target_lengths[:, None]
         self._counts += batch.targets[real].bincount(minlength=len(self._counts))
         losses = torch.stack([parts.transducer, parts.transducer if parts.ctc is None else parts.ctc]).detach().double()
-        symbols = losses.new_full((1,), int(batch.target_lengths.sum()))
-        sums = torch.cat([losses * len(batch.texts), symbols])
-        self._window = self._window + sums
-        self._since = self._since + sums
+        spelled = torch.ones_like(frames, dtype=torch.bool) if parts.ctc is None else ctc_spells(batch, frames)
+        lengths = batch.target_lengths
+        utterances = torch.tensor(len(lengths), device="cpu")
+        counts = torch.stack([lengths.sum(), lengths[spelled].sum(), utterances, (~spelled).sum()])
+        for sums in (self._window, self._since):
+            sums.losses = sums.losses + losses * len(lengths)
+            sums.counts = sums.counts + counts
 
     @property
     def guessing(self) -> float:
@@ -47,22 +59,22 @@ class Learning:
         return float(-(counts / counts.sum() * (counts / counts.sum()).log()).sum()) if len(counts) else 0.0
 
     def taken(self, device: torch.device) -> Tensor:
-        """Sums since this was last called: of the transducer's losses, of CTC's, of symbols; (3,), float64. Without CTC
-        the second is the first."""
-        sums, self._since = self._since, 0.0
-        return sums if isinstance(sums, Tensor) else torch.zeros(3, dtype=torch.float64, device=device)
+        """Sums since this was last called: of the transducer's losses, of CTC's, of symbols, of those of the utterances
+        that CTC can spell, of utterances, of those that it cannot; (6,), float64. Without CTC the second is the first,
+        and the last is 0."""
+        sums, self._since = self._since, _Sums()
+        return torch.cat([sums.losses.expand(2).to(device), sums.counts.to(device)])
 
     def stuck(self, step: int) -> str | None:
         """The warning after a step if the loss is still that of guessing: the CTC loss, since a predictor learns to
         guess better without listening, or the transducer's if there is no CTC."""
         if step % _WINDOW:
             return None
-        sums, self._window = self._window, 0.0
+        sums, self._window = self._window, _Sums()
         looks, rest = divmod(step, _FIRST_LOOK)
-        if rest or looks & (looks - 1) or not isinstance(sums, Tensor):
+        if rest or looks & (looks - 1):
             return None
-        _, loss, symbols = sums.tolist()
-        guess = self.guessing
+        loss, symbols, guess = float(sums.losses.expand(2)[1]), int(sums.counts[1]), self.guessing
         if not symbols:
             return None
         if loss / symbols < _AS_GUESSING * guess:
@@ -84,6 +96,19 @@ class Learning:
             f"{options.lr:g}, a longer warmup than {options.warmup:g}, augmentation from a later epoch "
             f"(augmentation.start_epoch is {options.augmentation.start_epoch}); are the texts those of the recordings?"
         )
+
+
+def ctc_spells(batch: Batch, frames: Tensor) -> Tensor:
+    """Which utterances have a frame for each symbol, and for the blank between equal ones: (N,), bool, on the CPU. CTC
+    has no alignment of the others, which cost nothing and teach nothing.
+
+    Args:
+        batch: of N utterances.
+        frames: (N,), of the encoder, on the CPU.
+    """
+    second = torch.arange(1, max(1, batch.targets.shape[1]), device="cpu") < batch.target_lengths[:, None]
+    equal = ((batch.targets[:, 1:] == batch.targets[:, :-1]) & second).sum(1)
+    return batch.target_lengths + equal <= frames
 
 
 def blank_share(logits: Tensor, lengths: Tensor, blank: int) -> Tensor:

@@ -27,7 +27,7 @@ from .errors import InputError
 from .fbank import Fbank
 from .features import FeatureConfig
 from .folder import last_checkpoint
-from .learning import Learning, blank_share
+from .learning import Learning, blank_share, ctc_spells
 from .metrics import ErrorCounts, count_errors
 from .options import TrainingOptions
 from .parallel import total
@@ -100,6 +100,7 @@ class TransducerTask(lightning.LightningModule):
         self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
         self.fbank = Fbank(features) if options.features_on == "device" else None
         self.learning = Learning(options, len(tokenizer))
+        self._said_unspelled = False
         self._steps = 0
         self._skipped: Tensor | None = None
         self._bad_since: Tensor | None = None
@@ -143,7 +144,8 @@ class TransducerTask(lightning.LightningModule):
         size = len(batch.texts)
         with self._ctc_logits() as logits:
             parts = self.model.loss_parts(*batch[:4])
-        self.learning.add(parts, batch)
+        frames = self._frames(batch.feature_lengths)
+        self.learning.add(parts, batch, frames)
         if self._logs():  # a number, to be logged, is copied to the device, for which the host waits
             a_symbol = size / max(1, int(batch.target_lengths.sum()))
             values = {
@@ -154,8 +156,12 @@ class TransducerTask(lightning.LightningModule):
                 "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
             }
             if parts.ctc is not None:
-                blanks = blank_share(logits[0], self._frames(batch.feature_lengths), self.model.blank)
-                values |= {"ctc": parts.ctc, "ctc_a_symbol": parts.ctc * a_symbol, "ctc_blanks": blanks}
+                spelled = int(batch.target_lengths[ctc_spells(batch, frames)].sum())
+                values |= {
+                    "ctc": parts.ctc,
+                    "ctc_a_symbol": parts.ctc * size / max(1, spelled),
+                    "ctc_blanks": blank_share(logits[0], frames, self.model.blank),
+                }
             for name, value in values.items():
                 self.log(f"train/{name}", value, batch_size=size)
         if self.trainer.world_size == 1:
@@ -250,7 +256,8 @@ class TransducerTask(lightning.LightningModule):
         sums = total(torch.cat([of_words, self.learning.taken(self.device), sums]))
         self.delays = DelayMeter.delays(sums[: len(of_words)], self.features.frame_shift_ms / 1000)
         sums = sums[len(of_words) :]
-        transducer, ctc, symbols, loss_sum, utterances, frames, found, wanted, *counts = sums.tolist()
+        transducer, ctc, symbols, spelled, trained_on, unspelled, *valid = sums.tolist()
+        loss_sum, utterances, frames, found, wanted, *counts = valid
         loss, rates = loss_sum / utterances, ErrorCounts(*map(int, counts)).rates
         self._loss_sum, self._references, self._hypotheses, self._emitted = 0.0, [], [], self._emitted * 0
         blanks, in_references = (frames / (frames + emitted) for emitted in (found, wanted))
@@ -262,7 +269,7 @@ class TransducerTask(lightning.LightningModule):
             raise self._diverged(f"the validation loss after step {self.global_step} is not a number")
         if self.trainer.state.fn != TrainerFn.FITTING:
             return
-        of_ctc = "" if self.model.ctc_output is None else f", CTC {ctc / max(symbols, 1):.2f}"
+        of_ctc = "" if self.model.ctc_output is None else f", CTC {ctc / max(spelled, 1):.2f}"
         self.print(
             f"epoch {self.current_epoch + 1}, step {self.global_step}: "
             f"training loss a symbol {transducer / max(symbols, 1):.2f}{of_ctc} "
@@ -271,6 +278,13 @@ class TransducerTask(lightning.LightningModule):
             f"validation loss {loss:.3f}, WER {100 * rates.wer:.2f} %, CER {100 * rates.cer:.2f} %, "
             f"blanks {100 * blanks:.0f} % ({100 * in_references:.0f} % with the right symbols)"
         )
+        if unspelled and not self._said_unspelled:
+            self._said_unspelled = True
+            self.print(
+                f"{unspelled:.0f} of {trained_on:.0f} utterances trained on have fewer encoder frames than symbols "
+                "(and blanks between equal ones): CTC leaves them out; model.frame_stride is "
+                f"{self.model.encoder.frame_stride}, a smaller one takes them in"
+            )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         options = self.options

@@ -181,7 +181,3 @@ def main() -> None:
         bench_durations(options.repeats, options.quick)
     if options.json:
         write_rows(options.json, _rows, processor())
-
-
-if __name__ == "__main__":
-    main()

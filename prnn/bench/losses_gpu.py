@@ -531,7 +531,3 @@ def main() -> None:
         rows += joint_table(options.shapes, options.every)
     if options.json:
         write_rows(options.json, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,8 @@ import torch
 
 from prnn._fields import Within, number_parser
 
+# A cell's name in options -> its class in torch.nn and prnn.nn.
+MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
 COUNT = number_parser(int, Within(1, 2**20))
 THREADS = number_parser(int, Within(1, 1024))
 SECONDS = number_parser(float, Within(0, 86400, above=True))

@@ -309,7 +309,3 @@ def main() -> None:
         rnn_ratios.write(arguments.csv, gpu, points)
     else:
         list(points)
-
-
-if __name__ == "__main__":
-    main()

@@ -138,7 +138,3 @@ def main() -> None:
             rows.append(row | {"dtype": options.dtype})
             if options.json:
                 write_rows(options.json, rows, processor())
-
-
-if __name__ == "__main__":
-    main()

@@ -16,64 +16,19 @@ rnn_slstm.py.
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 import prnn
-from prnn.bench import cudnn_rnn
+from prnn.bench import cudnn_rnn, rnn_layer_norm, rnn_modules, rnn_slstm, rnn_tune
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, require_gpu
+from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.timing import Times, per_step, time_calls, time_graph, time_module
 
-MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
 # (hidden size, batches) of one layer of every cell, and of five LSTM layers.
 TARGETS = {256: (4, 32), 512: (1, 4, 8, 32, 64), 1024: (1, 4, 8, 16, 32, 64), 1792: (4, 32), 2048: (1, 4, 8, 32, 64)}
 STACK_TARGETS = {512: (4, 8, 32), 1024: (4, 8, 32)}
-Times = tuple[float, float]  # forward, train
-
-
-def time_calls(run: Callable[[], object], repeats: int) -> float:
-    """Median microseconds."""
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times)
-
-
-def time_graph(run: Callable[[], object], repeats: int) -> float:
-    """Median microseconds of a replay."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())  # for what the calls read
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="relaxed")  # torch.cuda.graph() empties the allocator, and takes longer
-        try:
-            run()
-        finally:
-            graph.capture_end()
-    graph.replay()
-    return time_calls(graph.replay, repeats)
-
-
-def time_module(module: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor, repeats: int) -> Times:
-    def forward() -> None:
-        with torch.no_grad():
-            module(x)
-
-    def train() -> None:
-        for parameter in (x, *module.parameters()):
-            parameter.grad = None
-        module(x)[0].backward(dy)
-
-    return time_graph(forward, repeats), time_graph(train, repeats)
 
 
 def time_cudnn(
@@ -104,10 +59,6 @@ def points(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]
         for layers in arguments.layers:
             for hidden in arguments.hidden:
                 yield from ((cell, layers, hidden, batch) for batch in arguments.batch)
-
-
-def per_step(times: Times, steps: int) -> str:
-    return " / ".join(f"{time / steps:.2f}" for time in times)
 
 
 def main() -> None:
@@ -143,26 +94,18 @@ def main() -> None:
     steps, repeats = arguments.steps, arguments.repeats
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if arguments.tune:
-        from prnn.bench import rnn_tune
-
         rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
         return
     if arguments.modules is not None:
-        from prnn.bench import rnn_modules
-
         rnn_modules.compare(arguments.modules, steps, repeats)
         return
     if arguments.layer_norm:
-        from prnn.bench import rnn_layer_norm
-
         rnn_layer_norm.compare(dtype, arguments.hidden, arguments.batch, steps, repeats)
         return
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")
     rows: list[dict[str, object]] = []
     if "slstm" in arguments.cells:
-        from prnn.bench import rnn_slstm
-
         for row in rnn_slstm.compare_on_gpu(arguments.hidden, arguments.batch, steps, dtype, repeats):
             rows.append(row | {"dtype": arguments.dtype})
             if arguments.json:
@@ -208,7 +151,3 @@ def main() -> None:
         slower = sum(min(ratio) < 1 for ratio in ratios)
         print(f"\nGeometric mean of the ratios over {len(ratios)} points: {forward:.2f} / {train:.2f}.")
         print(f"Points where prnn is slower than cuDNN's best, forward or train: {slower}.")
-
-
-if __name__ == "__main__":
-    main()

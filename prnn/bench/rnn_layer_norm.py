@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 import prnn
-from prnn.bench.rnn_gpu import per_step, time_module
+from prnn.bench.timing import per_step, time_module
 
 
 class WrittenOut(torch.nn.Module):

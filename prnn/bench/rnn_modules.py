@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import prnn
-from prnn.bench.rnn_gpu import per_step, time_calls, time_graph
+from prnn.bench.timing import per_step, time_calls, time_graph
 
 HALF, BFLOAT16, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 WARM_UP = 2

@@ -56,7 +56,3 @@ def main() -> None:
     arguments = parser.parse_args()
     measured_on, points = read(arguments.files)
     print("\n".join(regret(arguments.gpu or measured_on, points)))
-
-
-if __name__ == "__main__":
-    main()

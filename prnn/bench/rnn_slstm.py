@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from prnn._slstm import run_gates
+from prnn.bench.timing import per_step, time_calls, time_graph
 
 HEADS = 4
 FLASHRNN = ("cuda_fused", "cuda", "triton_fused")
@@ -140,8 +141,6 @@ def compare_on_gpu(
     hidden: Sequence[int], batches: Sequence[int], steps: int, dtype: torch.dtype, repeats: int
 ) -> Iterator[dict[str, object]]:
     """Prints a table and gives its rows."""
-    from prnn.bench.rnn_gpu import per_step, time_calls, time_graph
-
     package = optional("flashrnn")
     names = FLASHRNN if package is not None else ()
     print("\n| cell | H | N | prnn replayed | prnn launched |" + "".join(f" flashrnn {name} |" for name in names))

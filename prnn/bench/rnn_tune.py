@@ -13,7 +13,7 @@ import torch
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES
-from prnn.bench.rnn_gpu import time_graph
+from prnn.bench.timing import time_graph
 
 Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay
 

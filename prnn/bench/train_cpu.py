@@ -133,7 +133,3 @@ def main() -> None:
         row: dict[str, object] = {part: statistics.median(values) for part, values in parts.items()}
         layers = {"prnn_layers": statistics.median(times[0]), "torch_layers": statistics.median(times[1])}
         write_rows(options.json, [{"batch": options.batch, "hidden": options.hidden} | row | layers], processor())
-
-
-if __name__ == "__main__":
-    main()

@@ -262,7 +262,3 @@ def main() -> None:
                 write_rows(options.json, rows)
     if is_initialized():
         destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

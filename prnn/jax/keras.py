@@ -19,6 +19,7 @@ if keras.backend.backend() != "jax":
     )
 
 
+@keras.saving.register_keras_serializable("prnn")
 class LSTM(keras.layers.LSTM):
     """keras.layers.LSTM: the same arguments, weights and results.
 
@@ -36,6 +37,7 @@ class LSTM(keras.layers.LSTM):
         return _results(y, state)
 
 
+@keras.saving.register_keras_serializable("prnn")
 class GRU(keras.layers.GRU):
     """keras.layers.GRU, as LSTM; also without reset_after Keras's own loop runs."""
 

@@ -14,11 +14,13 @@ from prnn._fields import shown
 from prnn._ops.transducer_search import Found
 from prnn._search import MAX_SYMBOLS
 from prnn.transducer.biasing import SymbolBias, check_bias
+from prnn.transducer.capture import CapturedSteps
 from prnn.transducer.checks import check_features, require_at_least, require_searchable
+from prnn.transducer.encoder import Encoder
 from prnn.transducer.greedy import greedy_begin, greedy_search
 from prnn.transducer.hypothesis import Decoder, map_tensors, select_rows
 from prnn.transducer.inference import in_eval_mode
-from prnn.transducer.resident import Resident, resident
+from prnn.transducer.resident import Resident, is_plain, resident
 from prnn.transducer.resident_layers import resident_layers
 from prnn.transducer.stacking import EncoderState, StackingEncoder
 from prnn.transducer.step_result import Array, Columns, StepResult, device_copy
@@ -26,6 +28,7 @@ from prnn.transducer.step_result import Array, Columns, StepResult, device_copy
 if TYPE_CHECKING:
     from prnn.transducer.model import Transducer
 
+_CAPTURES = False  # not run on a GPU yet
 _LONG = 16  # encoder frames
 
 
@@ -77,7 +80,9 @@ class StreamPool:
                 self._resident = None if shared is None else Resident(self._decoder, shared.prepared)
                 self._layers = like._layers
             self._new_encoder: Any = self._model.encoder.initial_state(1)
-            self._encoder: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots))
+            # The last row is a spare one.
+            self._encoder_rows: Any = map_tensors(torch.clone, self._model.encoder.initial_state(slots + 1))
+            self._encoder: Any = map_tensors(lambda x: x[:slots], self._encoder_rows)
             if self._resident is None:
                 self._new_search = greedy_begin(self._decoder, 1)
                 self._search: Any = map_tensors(lambda x: x.expand(slots, *x.shape[1:]).clone(), self._new_search)
@@ -89,6 +94,9 @@ class StreamPool:
         self._is_open = np.zeros(slots, bool)
         self._order = np.arange(slots)
         self._owner = np.zeros(slots, np.int64)  # of a slot the row that names it, while slots are checked
+        self._captured: CapturedSteps | None = None
+        if _CAPTURES and self._resident is not None and weight.is_cuda and _is_capturable(self._model.encoder):
+            self._captured = CapturedSteps(self._step_alike, self._model, slots, self._device)
 
     def open(self) -> int:
         """The slot of a new stream. Raises ValueError if all slots are taken."""
@@ -197,18 +205,31 @@ class StreamPool:
         """Encodes and searches a chunk, whose (N,) int64 lengths are on the CPU, or, without one, what still waits for
         frames."""
         alike, ready = self._planned(places, chunk, lengths)
-        rows = None
-        if len(places) != self.slots or (places != self._order).any():
-            rows = device_copy(places, self._device)
-        out, counts = self._encoded(rows, chunk, lengths, alike)
-        if not out.shape[1]:
-            return StepResult.nothing(self._scores.cpu().numpy()[places])
-        columns = Columns.of(self._searched(rows, out, counts)).on_host()
-        found = StepResult.of(columns, self._frames[places])
-        self._frames[places] += counts.cpu().numpy() if ready is None else ready
-        return found
+        are_all = len(places) == self.slots and bool((places == self._order).all())
+        columns = None
+        if self._captured is not None and chunk is not None and alike is not None:
+            columns = self._captured(chunk, alike, None if are_all else places, ready)
+        if columns is None:
+            rows = None if are_all else device_copy(places, self._device)
+            out, counts = self._encoded(rows, chunk, lengths, alike)
+            if not out.shape[1]:
+                return StepResult.nothing(self._scores.cpu().numpy()[places])
+            slots = None if rows is None else rows.int()
+            columns = Columns.of(self._searched(rows, slots, out, counts)).on_host()
+            ready = counts.cpu().numpy() if ready is None else ready
+        first = self._frames[places]
+        self._frames[places] += ready
+        return StepResult.of(columns, first)
 
-    def _planned(self, places: Array, chunk: Tensor | None, lengths: Tensor | None) -> tuple[int | None, Array | None]:
+    def _step_alike(self, chunk: Tensor, waiting: int, table: Tensor | None) -> Columns:
+        """Encodes and searches a chunk whose frames are all real, without a wait for a GPU. table: that of
+        `padded_table`; None: all slots in their order."""
+        if table is None:
+            return Columns.of(self._searched(None, None, *self._encoded(None, chunk, None, waiting)))
+        rows, slots, counts = table[0].long(), table[1], table[2]
+        return Columns.of(self._searched(rows, slots, self._encoded(rows, chunk, None, waiting)[0], counts))
+
+    def _planned(self, places: Array, chunk: Tensor | None, lengths: Tensor | None) -> tuple[int | None, Any]:
         """How many frames of each stream wait, if equally many do and all of the chunk are real; and how many encoder
         frames each stream gets, (N,), if the host knows."""
         encoder: Any = self._model.encoder
@@ -233,17 +254,18 @@ class StreamPool:
         rows: (N,) int64; None: all slots in their order. alike: as `_planned` returns it.
         """
         encoder: Any = self._model.encoder
+        states = self._encoder if rows is None else self._encoder_rows
         # Each stream is one thread's in the library's layers; in prnn.nn's, threads share a stream that is long.
         is_long = chunk is not None and chunk.shape[1] > _LONG * encoder.frame_stride
         by_modules = self._layers is None or (is_long and len(chunk) < torch.get_num_threads())  # type: ignore[arg-type]
         if by_modules and alike is None:
-            state = _selected(self._encoder, rows)
+            state = _selected(states, rows)
             out, counts, after = (
                 encoder.finish(state) if chunk is None else encoder.step(chunk, lengths.to(self._device), state)  # type: ignore[union-attr]
             )
-            _write(self._encoder, rows, after)
+            _write(states, rows, after)
             return out, counts
-        waiting, hidden = self._encoder[:2], self._encoder.hidden
+        waiting, hidden = states[:2], states.hidden
         frames, held = _selected(waiting, rows)
         if alike is not None:
             assert chunk is not None
@@ -264,17 +286,24 @@ class StreamPool:
         _write(waiting, rows, (frames, held))
         return out, counts
 
-    def _searched(self, rows: Tensor | None, out: Tensor, counts: Tensor) -> Found:
-        """Searches the encoder's frames, (N,) `counts` of them real; the search's states go on."""
+    def _searched(self, rows: Tensor | None, slots: Tensor | None, out: Tensor, counts: Tensor) -> Found:
+        """Searches the encoder's frames, (N,) `counts` of them real; the search's states go on.
+
+        rows, slots: (N,) int64 and int32, the same; None: all slots in their order.
+        """
         if self._resident is None:
             state = _selected(self._search, rows)
             found, state = greedy_search(self._decoder, out, counts, self._max_symbols, state, returns_state=True)
             _write(self._search, rows, state)
             return found
-        places = None if rows is None else rows.int()
-        by_library = self._resident.search(out, counts, self._max_symbols, (places, *self._search[1:]))
+        by_library = self._resident.search(out, counts, self._max_symbols, (slots, *self._search[1:]))
         assert by_library is not None  # a model that has a search has one for all sizes
         return by_library
+
+
+def _is_capturable(encoder: object) -> bool:
+    """Whether an encoder's layers launch the same kernels for all chunks of a shape, and nothing else is called."""
+    return type(encoder) is Encoder and all(is_plain(module, type(module)) for module in encoder.modules())
 
 
 def _selected(tree: Any, rows: Tensor | None) -> Any:

@@ -93,7 +93,9 @@ class Resident:
         return self.library_state(start, start[0].new_full((batch,), -1, dtype=torch.int32), score)
 
     def library_state(self, predictor: State, ahead: Tensor, score: Tensor) -> LibraryState:
-        """The library's state, a copy, of what `GreedyState` has."""
+        """The library's state, a copy, of what `GreedyState` has, or with a dimension more for a beam. ValueError if it
+        is the state of another kind of predictor."""
+        self._require_state(predictor, ahead.shape)
         dtype = self.prepared.dtype
         own = predictor if self.decoder.bias is None else predictor[:-1]
         node = None if self.decoder.bias is None else predictor[-1].to(torch.int32, copy=True)
@@ -105,6 +107,17 @@ class Resident:
         else:
             context = own[0].to(torch.int32, copy=True, memory_format=torch.contiguous_format)
         return None, ahead.to(torch.int32, copy=True), h, c, context, node, score.clone()
+
+    def _require_state(self, predictor: State, batch: torch.Size) -> None:
+        base = self.decoder.parts()[0]
+        if isinstance(base, RecurrentPredictor):
+            wanted = [(*batch, base.rnn.num_layers, base.rnn.hidden_size)] * (2 if base.cell == "lstm" else 1)
+        else:
+            wanted = [(*batch, base.context)]
+        wanted += [tuple(batch)] * (self.decoder.bias is not None)
+        shapes = [tuple(part.shape) for part in predictor]
+        if shapes != wanted or predictor[0].is_floating_point() != isinstance(base, RecurrentPredictor):
+            raise ValueError(f"state has a predictor's state of shapes {shapes}; this predictor's has {wanted}")
 
     def predictor_states(self, state: LibraryState) -> tuple[State, Tensor]:
         """The predictor's states and the frames to be passed over, int64, that the library has written."""

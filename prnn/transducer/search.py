@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from prnn.transducer.predictor import Predictor
 from prnn.transducer.resident import GreedyState
 from prnn.transducer.streaming import MAX_SYMBOLS
 
+_OF_PREDICTOR = ("initial_state", "step")
+_OF_JOINER = ("project_encoder", "project_predictor", "all_log_probs")
+
 
 @dataclasses.dataclass(frozen=True)
 class TransducerSearchState:
@@ -32,18 +36,23 @@ class TransducerSearchState:
     Attributes:
         search: the predictor's state, how many of the next frames the last duration passes over, and the score.
         frames: (N,) int64, frames searched so far.
+        bias: what the search prefers.
     """
 
     search: GreedyState
     frames: Tensor
+    bias: SymbolBias | None = None
 
     def to(self, device: torch.device | str) -> TransducerSearchState:
         """The state on another device."""
-        return TransducerSearchState(*map_tensors(lambda x: x.to(device), (self.search, self.frames)))
+        return self._map(lambda x: x.to(device))
 
     def select(self, streams: Tensor) -> TransducerSearchState:
         """The state of some of the streams: (M,) int64, on the state's device."""
-        return TransducerSearchState(*map_tensors(lambda x: x.index_select(0, streams), (self.search, self.frames)))
+        return self._map(lambda x: x.index_select(0, streams))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> TransducerSearchState:
+        return TransducerSearchState(*map_tensors(function, (self.search, self.frames)), self.bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +115,7 @@ def transducer_search(
         durations: frames that each duration of the joiner stands for; empty for an RNN-T.
         max_symbols: most symbols in one encoder frame.
         bias: phrases to prefer, or a language model; a `Joiner` only. What it gives at the end is not in the scores.
+            With a state, that state's.
         state: of an earlier call's result, for streams; None: the utterances begin.
 
     Raises:
@@ -120,6 +130,10 @@ def transducer_search(
     device = encoder_out.device
     if isinstance(joiner, nn.Module):
         require_searchable("encoder_out", encoder_out, next(joiner.parameters()).device)
+    require_at_least("blank", blank, 0)
+    for name, part, methods in (("predictor", predictor, _OF_PREDICTOR), ("joiner", joiner, _OF_JOINER)):
+        if missing := [method for method in methods if not hasattr(part, method)]:
+            raise TypeError(f"{name} is {kind(part)}, which has no {missing[0]}; it must have {', '.join(methods)}")
     if isinstance(joiner, Joiner):
         wanted = joiner.encoder_proj.in_features
         if size != wanted:
@@ -131,7 +145,6 @@ def transducer_search(
             raise ValueError(f"blank is {blank}; it must be below the joiner's vocab_size, {joiner.vocab_size}")
     elif bias is not None:
         raise TypeError(f"bias is given, but joiner is {kind(joiner)}; it must then be a Joiner")
-    require_at_least("blank", blank, 0)
     require_at_least("max_symbols", max_symbols, 1)
     if durations != ():
         require_durations(durations)
@@ -145,6 +158,8 @@ def transducer_search(
         if len(state.frames) != batch or state.frames.device != device:
             theirs = f"{len(state.frames)} streams on {state.frames.device}"
             raise ValueError(f"state is of {theirs}; encoder_out has {batch} on {device}")
+        if state.bias is not bias:
+            raise ValueError("bias is another one than that of the state; streams keep theirs")
     with torch.no_grad():
         decoder = Decoder.of(_in_eval_mode(predictor), _in_eval_mode(joiner), blank, tuple(durations), bias)
         begun = None if state is None else state.search
@@ -153,7 +168,7 @@ def transducer_search(
         before = torch.zeros_like(lengths) if state is None else state.frames
         frames = found.frames if state is None else found.frames + before[:, None]
         found = found._replace(frames=frames)
-        return TransducerSearchResult(*found, TransducerSearchState(after, before + lengths))
+        return TransducerSearchResult(*found, TransducerSearchState(after, before + lengths, bias))
 
 
 def _checked_lengths(lengths: Tensor, batch: int, most: int) -> Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 
 import torch
 from torch import Tensor
 
 from prnn._ops.transducer_search import Found
+from prnn.transducer.capture import captured
 from prnn.transducer.hypothesis import Decoder, among_symbols, map_tensors
 from prnn.transducer.resident import GreedyState, projected_predictor
 
@@ -49,18 +49,6 @@ def search_by_steps(
         else:
             graph.replay()
     return steps.result()
-
-
-_streams = threading.local()
-
-
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The thread's stream for captures on a GPU. One, since cuBLAS keeps a workspace for each stream."""
-    stream: torch.cuda.Stream | None = getattr(_streams, str(device), None)
-    if stream is None:
-        stream = torch.cuda.Stream(device)
-        setattr(_streams, str(device), stream)
-    return stream
 
 
 class Steps:
@@ -176,18 +164,7 @@ class Steps:
         """A CUDA graph of `run`, which takes no step itself. `run` has been called before in this thread, so that what
         modules make in their first call is there; in the same context of autocast, whose copies of weights the graph
         reads. The graph lives no longer than that context and the modules' weights."""
-        device = self.encoder.device
-        current, stream = torch.cuda.current_stream(device), _capture_stream(device)
-        stream.wait_stream(current)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="thread_local")  # other threads may load batches meanwhile
-            try:
-                self.run()
-            finally:
-                graph.capture_end()
-        current.wait_stream(stream)
-        return graph
+        return captured(self.run, self.encoder.device)[0]
 
     def finished(self) -> Tensor:
         """() bool: whether all utterances have ended."""

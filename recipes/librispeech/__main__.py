@@ -1,6 +1,6 @@
 """LibriSpeech, from the download to a model for sherpa-onnx.
 
-    python -m recipes.librispeech --corpus /data/LibriSpeech --output librispeech --config lstm_30m
+    python -m recipes.librispeech --corpus /data/LibriSpeech --output librispeech
 
 Stages: prepare, tokenizer, train, decode, export; all of them unless some are named. What is done is passed over;
 killed at any point, the same command goes on where it was. What follows -- goes to prnn train.
@@ -204,8 +204,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--output", type=Path, default=Path("librispeech"), help="all that is made (%(default)s)")
     add(
         "--config",
-        default="lstm_30m",
-        help="lstm_30m, lstm_80m, lstm_5x1024, lstmp_12x1024, lstmp_blocks, layer_norm_lstm, or a file (%(default)s)",
+        default="layer_norm_lstm",
+        help="layer_norm_lstm, lstm_30m, lstm_80m, lstm_5x1024, lstmp_12x1024, lstmp_blocks, or a file (%(default)s)",
     )
     count = number_parser(int, Within(4, 100_000))
     add("--vocab", type=count, default=500, help="word pieces (%(default)s)")

@@ -11,7 +11,7 @@
 
 namespace prnn {
 
-// What a caller's enumeration holds, which need not be one of its values; C++ lets only an int be looked at then.
+// The number in a caller's enumeration, which need not be one of its values; C++ lets only an int be looked at then.
 template <class Enum>
 int integer_in(const Enum& value) {
   int result;

@@ -45,7 +45,7 @@ void require_sizes(const Options& o, int64_t most) {
   require_in_range(o.classes, 1, most, "classes");
 }
 
-// What changes the gradients of every transducer loss.
+// Checks the options that change the gradients of every transducer loss.
 template <class Options>
 void require_gradient_options(const Options& o) {
   if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
@@ -64,10 +64,10 @@ inline void require_reduction(const prnnLossReduction_t* reduction) {
   require_aligned(sizeof(int), {{reduction->lengths, "reduction.lengths"}});
 }
 
-// Of costs, their gradients and scores.
+// Bytes of an element of costs, their gradients and scores.
 inline size_t cost_size(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float); }
 
-// What a forward call writes.
+// Checks the array that a forward call writes.
 inline void require_costs(const void* costs, prnnDataType_t type, const prnnLossReduction_t* reduction) {
   require_not_null(costs, "costs");
   require_aligned(cost_size(type), {{costs, "costs"}});

@@ -1,4 +1,4 @@
-// What a call is about, read from cuDNN's own descriptors through its getters.
+// The layer and the sizes of a call, read from cuDNN's own descriptors through its getters.
 #pragma once
 
 #include <vector>

@@ -23,7 +23,7 @@ class Inside {
 
 constexpr char kBadArguments[] = "arguments that cuDNN is left to refuse";
 
-// What a call is about, and why it is forwarded, if it is.
+// A call's layer and sizes, and why it is forwarded, if it is.
 class Request {
  public:
   Request(const RealCudnn& real, void* handle, void* rnn, void* x_desc, bool is_training) : cudnn_(real.functions) {

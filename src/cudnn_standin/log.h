@@ -1,5 +1,5 @@
-// What `prnn run --log` prints when the process ends: the calls by configuration, who served them and why, and the
-// time.
+// The table that `prnn run --log` prints when the process ends: the calls by configuration, who served them and why,
+// and the time.
 #pragma once
 
 #include "cudnn_standin/configuration.h"

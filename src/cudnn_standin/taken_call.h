@@ -7,7 +7,7 @@
 
 namespace prnn_cudnn {
 
-// Whose call it is and what it is about. Refers to objects that live until the call returns.
+// The handle of a call, its layer and sizes. Refers to objects that live until the call returns.
 struct Context {
   const Cudnn& cudnn;
   const Prnn& prnn;

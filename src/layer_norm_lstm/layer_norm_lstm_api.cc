@@ -47,7 +47,7 @@ prnnLayerNormLSTMInfo_t plan_for_gpu(const char* gpu, const LayerNormLstmOptions
   return layer_norm_lstm_info(plan_layer_norm_lstm(*row, options));
 }
 
-// Of gains, biases and their gradients: a layer that normalises nothing has none.
+// Refuses a gain, a bias or its gradient for a layer that normalises nothing, which has none.
 void require_no_parameter(const LayerNormLstmOptions& options, const void* array, const char* name) {
   if (options.normalize == PRNN_NORMALIZE_NONE && array != nullptr)
     fail(PRNN_STATUS_BAD_PARAM, "%s is given, but normalize is PRNN_NORMALIZE_NONE, which has none", name);

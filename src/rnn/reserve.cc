@@ -58,7 +58,7 @@ class Fingerprint {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Of the layer and its sizes.
+// The fingerprint of the layer and its sizes.
 uint64_t fingerprint(const RnnProblem& problem) {
   uint32_t dropout;
   std::memcpy(&dropout, &problem.dropout.probability, sizeof dropout);
@@ -78,7 +78,7 @@ size_t state_bytes(const RnnProblem& problem, int64_t width) {
          type_size(problem.type);
 }
 
-// Of what the forward call read; the rest belongs to one call.
+// The fingerprint of the extras that the forward call read; the others belong to one call.
 uint64_t fingerprint_of_extras(const RnnProblem& problem) {
   const prnnRNNExtras_t& extras = problem.extras;
   Fingerprint print;

@@ -1,7 +1,7 @@
 // The header of a CPU handle's reserve space. It ties the space to the problem and tells how far the training step has
 // come, so that a backward call with another layer's reserve space, or with other extras or masks than the forward
-// call's, is an error and not a wrong gradient. (A CUDA handle
-// has none: its reserve space cannot be read without waiting for the GPU.)
+// call's, is an error and not a wrong gradient. (A CUDA handle has none: its reserve space cannot be read without
+// waiting for the GPU.)
 #pragma once
 
 #include "rnn/problem.h"
@@ -22,8 +22,8 @@ void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& 
 // this problem and `stage` or a later one, and its gates, where the call wants them, are still there.
 void require_stage(const prnnContext& context, const void* reserve, const RnnProblem& problem, TrainingStage stage);
 
-// Of a CPU handle's backward call: whether the forward call kept the gates, which tells where its arrays lie. `size` is
-// that of the reserve space in this call; it throws BAD_PARAM if that is too small for them.
+// Whether the forward call kept the gates, which tells a CPU handle's backward call where its arrays lie. `size` is
+// that of the reserve space in this call; throws BAD_PARAM if that is too small for them.
 bool reserve_keeps_gates(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
                          size_t size);
 

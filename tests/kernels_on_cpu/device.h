@@ -106,6 +106,7 @@ template <class T>
 PRNN_IN_CALLER void __stwb(T* to, T value) {
   __stcs(to, value);
 }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t both = uint64_t{high} << 32 | low;

@@ -25,7 +25,7 @@ struct ComputeType<Bfloat16> {
   using Type = float;
 };
 
-// What numbers that are stored as S are computed in.
+// The type in which numbers that are stored as S are computed.
 template <class S>
 using Compute = typename ComputeType<S>::Type;
 

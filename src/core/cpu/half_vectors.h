@@ -23,7 +23,7 @@ PRNN_INLINE float widen(float x) { return x; }
 PRNN_INLINE double widen(double x) { return x; }
 PRNN_INLINE float widen(Bfloat16 x) { return float_of(uint32_t{x.bits} << 16); }
 
-// What becomes a bfloat16 has it in its upper half then. T: uint32_t or a vector of them.
+// Rounds float bits to a bfloat16, which is then their upper half. T: uint32_t or a vector of them.
 template <class T>
 PRNN_INLINE T round_to_upper(T bits) {
   return bits + 0x7fff + (bits >> 16 & 1);

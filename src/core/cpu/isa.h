@@ -1,4 +1,4 @@
-// Which instruction set the CPU kernels use. Kernels are written once, on the vectors of simd.h, and compiled three
+// The instruction set of the CPU kernels. Kernels are written once, on the vectors of simd.h, and compiled three
 // times:
 // *_portable.cc, *_avx2.cc, *_avx512.cc. AVX512_BF16 and AMX are AVX-512 with other kernels where bfloat16 is
 // multiplied.

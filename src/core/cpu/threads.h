@@ -27,7 +27,7 @@ class SpinBarrier {
   alignas(64) std::atomic<unsigned> phase_{0};
 };
 
-// What a thread of the team sees.
+// A team of threads as one of them sees it.
 class Team {
  public:
   Team(int rank, int size, SpinBarrier* barrier) : rank_(rank), size_(size), barrier_(barrier) {}

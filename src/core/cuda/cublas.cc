@@ -73,8 +73,8 @@ const Library& cublas() {
 // call and is not the same for all calls of a captured graph.
 constexpr size_t kWorkspaceSize = size_t{32} << 20;
 
-// Of it, what float products of few rows with a small matrix may use. Given all, cuBLAS splits their sums over few
-// blocks: 25 to 55 us in the place of 3 to 9, measured on an H200 (docs/resident_kernels_measured.md).
+// The part of the workspace that float products of few rows with a small matrix may use. Given all, cuBLAS splits their
+// sums over few blocks: 25 to 55 us in the place of 3 to 9, measured on an H200 (docs/resident_kernels_measured.md).
 constexpr size_t kWorkspaceOfFewRows = size_t{4} << 20;
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kSmallMatrix = 150'000, kSmallTransposedMatrix = 400'000;  // elements

@@ -1,4 +1,4 @@
-// What a CUDA handle holds of cuDNN.
+// A CUDA handle's objects of cuDNN.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace prnn {
 
-// What a caller of cuDNN keeps from call to call on a handle: see cudnn_cache().
+// Objects that a caller of cuDNN keeps from call to call on a handle: see cudnn_cache().
 struct CudnnCache {
   virtual ~CudnnCache() = default;
 };

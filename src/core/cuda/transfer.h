@@ -1,5 +1,5 @@
-// What clients without a CUDA runtime of their own need. Two implementations: transfer.cc (built with CUDA) and
-// no_cuda.cc (built without).
+// Device memory and copies for clients without a CUDA runtime of their own. Two implementations: transfer.cc (built
+// with CUDA) and no_cuda.cc (built without).
 #pragma once
 
 #include <cstddef>

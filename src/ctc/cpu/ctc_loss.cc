@@ -45,9 +45,9 @@ struct Slot {
   }
 };
 
-// What a forward call leaves for the backward one, per frame: the log-normaliser in two parts, and the probabilities
-// that a path is in any of the blanks and in each of the labels. A frame takes 3 elements and one for each symbol:
-// maxTargets of them, or with concatenated targets as many as the sequence has.
+// The reserve space, which a forward call leaves for the backward one; per frame: the log-normaliser in two parts, and
+// the probabilities that a path is in any of the blanks and in each of the labels. A frame takes 3 elements and one for
+// each symbol: maxTargets of them, or with concatenated targets as many as the sequence has.
 template <class T>
 class Reserve {
  public:

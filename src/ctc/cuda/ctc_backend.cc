@@ -10,7 +10,7 @@ namespace {
 
 using namespace ctc_cuda;
 
-// What the recursions read. The sequences of a loss lie in its reserve space when there is one.
+// The arrays that the recursions read. The sequences of a loss lie in its reserve space when there is one.
 template <class Real>
 Arrays<Real> cut_emissions(const prnnCTCLossOptions_t& o, Arena& arena) {
   const int64_t rows = o.batch * o.maxFrames, width = o.maxTargets + 1;
@@ -43,7 +43,7 @@ Reserve<Real> cut_reserve(const prnnCTCLossOptions_t& o, Arena& arena) {
   return reserve;
 }
 
-// What an alignment needs.
+// The workspace of an alignment.
 template <class Real>
 struct AlignWorkspace {
   Arrays<Real> arrays;

@@ -121,9 +121,9 @@ struct Search {
 
   // By the first thread: free slots take the next utterances of the group.
   __device__ __forceinline__ void take_utterances() {
-    for (int s = 0; s < p.slots; ++s) {
+    for (int s = 0; s < p.slots && next_utterance < p.options.batch; ++s) {
       Slot& taken = slots[s];
-      if (taken.utterance >= 0 || next_utterance >= p.options.batch) continue;
+      if (taken.utterance >= 0) continue;
       const int n = next_utterance;
       next_utterance += p.sizes.replicas;
       const int frames = static_cast<int>(p.options.maxFrames);
@@ -217,8 +217,10 @@ struct Search {
   }
 
   __device__ __forceinline__ void copy_frames();
-  __device__ __forceinline__ float activate(float x) const;
-  __device__ __forceinline__ uint32_t activate_word(uint32_t frame, uint32_t projection) const;
+  template <bool RELU>
+  static __device__ __forceinline__ uint32_t activate_word(uint32_t frame, uint32_t projection);
+  template <bool RELU>
+  __device__ __forceinline__ void activate_with();
   __device__ __forceinline__ void activate_columns();
   __device__ __forceinline__ void publish_duration(ColumnPart* parts, float logit, int place) const;
   __device__ __forceinline__ void score_columns();
@@ -239,7 +241,7 @@ struct Search {
       double score = slot.score;
       bool emits = false;
       while (!emits && at < p.window && frame < length) {
-        const Column& column = columns[warp * p.window + at];
+        const Column column = columns[warp * p.window + at];
         score += static_cast<double>(column.log_prob) + static_cast<double>(column.duration_log_prob);
         int duration = column.duration;
         if (column.symbol >= 0) {

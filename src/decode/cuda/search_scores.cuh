@@ -28,25 +28,24 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::copy_frames() {
 }
 
 template <class T, int COLUMN_TILES>
-__device__ __forceinline__ float Search<T, COLUMN_TILES>::activate(float x) const {
-  if (p.model.activation == PRNN_JOINT_RELU) return x < 0 ? 0 : x;  // NaN stays NaN
-  return hyperbolic_tangent<kDigits>(x);
-}
-
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ uint32_t Search<T, COLUMN_TILES>::activate_word(uint32_t frame, uint32_t projection) const {
+template <bool RELU>
+__device__ __forceinline__ uint32_t Search<T, COLUMN_TILES>::activate_word(uint32_t frame, uint32_t projection) {
   const T* const frames = reinterpret_cast<const T*>(&frame);
   const T* const projections = reinterpret_cast<const T*>(&projection);
   float value[2] = {0, 0};
 #pragma unroll
-  for (int k = 0; k < kPerWord; ++k)
-    value[k] = activate(Element<T>::to_float(frames[k]) + Element<T>::to_float(projections[k]));
+  for (int k = 0; k < kPerWord; ++k) {
+    const float x = Element<T>::to_float(frames[k]) + Element<T>::to_float(projections[k]);
+    value[k] = RELU ? (x < 0 ? 0 : x) : hyperbolic_tangent<kDigits>(x);  // NaN stays NaN
+  }
   return Element<T>::pack(value[0], value[1]);
 }
 
-// From frames and projections to the output layer's input, in place.
+// From frames and projections to the output layer's input, in place. The activation is not chosen element by element:
+// such branches keep the elements of a piece from being computed side by side.
 template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void Search<T, COLUMN_TILES>::activate_columns() {
+template <bool RELU>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::activate_with() {
   const int pieces = static_cast<int>(p.activation_pieces.divisor);
   for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
     const int column = quotient(i, p.activation_pieces), piece = i - column * pieces, s = slot_of(column);
@@ -54,7 +53,17 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::activate_columns() {
     uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + piece;
     const uint4 x = *at;
     const uint4 g = reinterpret_cast<const uint4*>(memory + p.shared.projection + s * p.joiner_stride)[piece];
-    *at = {activate_word(x.x, g.x), activate_word(x.y, g.y), activate_word(x.z, g.z), activate_word(x.w, g.w)};
+    *at = {activate_word<RELU>(x.x, g.x), activate_word<RELU>(x.y, g.y), activate_word<RELU>(x.z, g.z),
+           activate_word<RELU>(x.w, g.w)};
+  }
+}
+
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::activate_columns() {
+  if (p.model.activation == PRNN_JOINT_RELU) {
+    activate_with<true>();
+  } else {
+    activate_with<false>();
   }
   __syncthreads();
 }
@@ -169,13 +178,13 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::read_columns() {
     Summary summaries[1];
     Summary& summary = summaries[0];
     if (is_wanted) {
-#pragma unroll 2
+#pragma unroll 4
       for (int b = lane % kColumnLanes; b < p.entries; b += kColumnLanes) {
         const ColumnPart part = parts[b];
         summary.take(part.best, part.logit, static_cast<int>(part.place_and_round >> 16));
         summary.largest = fmaxf(summary.largest, part.log_sum);
       }
-#pragma unroll 2
+#pragma unroll 4
       for (int b = lane % kColumnLanes; b < p.entries; b += kColumnLanes) {
         const float log_sum = parts[b].log_sum;
         if (log_sum != kNever) summary.sum += expf(log_sum - summary.largest);

@@ -27,7 +27,7 @@ struct Slot {
 static_assert(sizeof(Slot) <= kSlotBytes);
 
 // What a frame of an utterance says.
-struct Column {
+struct alignas(16) Column {
   int symbol;  // -1: a blank
   int duration;
   float log_prob, confidence, duration_log_prob, gain;

@@ -16,7 +16,7 @@ __device__ __forceinline__ float add_logs(float a, float b) {
 }
 
 // What rows or blocks say of a column, put together: the candidate with the highest value, of equal ones the lowest
-// class, and the logarithm of a sum of exponentials, which is NaN once a value is NaN or +infinity.
+// class, and the logarithm of a sum of exponentials, which is not finite once a value is NaN or +infinity.
 struct Summary {
   float value = kNever, logit = kNever;
   int place = 0x7FFFFFFF;
@@ -31,10 +31,30 @@ struct Summary {
     if (log_value == kNever) return;
     const float before = largest;
     largest = fmaxf(largest, log_value);
-    sum = (before == kNever ? sum : sum * expf(before - largest)) + expf(log_value - largest);
+    if (before != kNever) sum *= expf(before - largest);
+    sum += log_value == largest && before == kNever ? 1.0f : expf(log_value - largest);
   }
   __device__ __forceinline__ float log_sum() const { return largest + logf(sum); }
 };
+
+// An integer with the order of the float, which is no NaN; both zeros are equal.
+__device__ __forceinline__ int ordered(float x) {
+  const int bits = __float_as_int(x + 0.0f);
+  return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+__device__ __forceinline__ float from_ordered(int key) { return __int_as_float(key ^ (key >> 31 & 0x7FFFFFFF)); }
+
+// The best candidate of all lanes and their largest logarithm. A warp's reduction of integers is one instruction, where
+// shuffles would be five for each number.
+__device__ __forceinline__ void take_over_warp(Summary& s) {
+  const int best = __reduce_max_sync(kWholeWarp, ordered(s.value));
+  const int own_place = ordered(s.value) == best ? s.place : 0x7FFFFFFF;
+  s.place = __reduce_min_sync(kWholeWarp, own_place);
+  const unsigned lanes = __ballot_sync(kWholeWarp, own_place == s.place && ordered(s.value) == best);
+  s.logit = __shfl_sync(kWholeWarp, s.logit, __ffs(static_cast<int>(lanes)) - 1);
+  s.value = from_ordered(best);
+  s.largest = from_ordered(__reduce_max_sync(kWholeWarp, ordered(s.largest)));
+}
 
 // The summaries of groups of LANES lanes, in each of these lanes. Those of several columns, so that one's shuffles fill
 // the other's latencies.
@@ -43,15 +63,20 @@ __device__ __forceinline__ void summarise_over_lanes(Summary (&summaries)[COUNT]
   float own[COUNT];
 #pragma unroll
   for (int c = 0; c < COUNT; ++c) own[c] = summaries[c].largest;
+  if constexpr (LANES == 32) {
 #pragma unroll
-  for (int bits = LANES / 2; bits > 0; bits /= 2) {
+    for (int c = 0; c < COUNT; ++c) take_over_warp(summaries[c]);
+  } else {
 #pragma unroll
-    for (int c = 0; c < COUNT; ++c) {
-      Summary& s = summaries[c];
-      s.largest = fmaxf(s.largest, __shfl_xor_sync(kWholeWarp, s.largest, bits));
-      const float value = __shfl_xor_sync(kWholeWarp, s.value, bits);
-      const float logit = __shfl_xor_sync(kWholeWarp, s.logit, bits);
-      s.take(value, logit, __shfl_xor_sync(kWholeWarp, s.place, bits));
+    for (int bits = LANES / 2; bits > 0; bits /= 2) {
+#pragma unroll
+      for (int c = 0; c < COUNT; ++c) {
+        Summary& s = summaries[c];
+        s.largest = fmaxf(s.largest, __shfl_xor_sync(kWholeWarp, s.largest, bits));
+        const float value = __shfl_xor_sync(kWholeWarp, s.value, bits);
+        const float logit = __shfl_xor_sync(kWholeWarp, s.logit, bits);
+        s.take(value, logit, __shfl_xor_sync(kWholeWarp, s.place, bits));
+      }
     }
   }
 #pragma unroll

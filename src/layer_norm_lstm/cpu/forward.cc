@@ -97,7 +97,7 @@ class ForwardPass {
     return in_.h0 != nullptr ? static_cast<const T*>(in_.h0) + n * H : ws_.zeros;
   }
 
-  // What the next product multiplies.
+  // Masks the states that the next product multiplies.
   void mask(int64_t n, const T* h) const {
     T* const to = ws_.masked + n * H;
     if (in_.recurrentMask == nullptr) {

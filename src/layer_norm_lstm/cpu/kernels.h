@@ -6,7 +6,7 @@
 
 namespace prnn {
 
-// What both passes read.
+// The parameters that both passes read.
 template <class T>
 struct LayerNormLstmCell {
   int64_t hidden;
@@ -23,7 +23,7 @@ struct LayerNormLstmCell {
   const T* c_prev;        // {H}
 };
 
-// What forward keeps for backward.
+// The arrays that forward keeps for backward.
 template <class T>
 struct LayerNormLstmKept {
   T* gates;       // {4, H}: LN(a)
@@ -63,7 +63,7 @@ struct LayerNormLstmKernels {
 template <class T>
 const LayerNormLstmKernels<T>& layer_norm_lstm_kernels();
 
-// What kernels_portable.cc, kernels_avx2.cc and kernels_avx512.cc define.
+// The kernels of one instruction set, which kernels_portable.cc, kernels_avx2.cc and kernels_avx512.cc define.
 struct LayerNormLstmTables {
   LayerNormLstmKernels<float> single;
   LayerNormLstmKernels<double> twice;

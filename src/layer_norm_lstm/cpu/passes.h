@@ -15,7 +15,7 @@ template <class T>
 void layer_norm_lstm_backward_cpu(const LayerNormLstmOptions& options, const LayerNormLstmInputs& inputs,
                                   const LayerNormLstmBackwardArgs& args);
 
-// What forward keeps of `rows` rows.
+// The arrays of `rows` rows that forward keeps.
 template <class T>
 class LayerNormLstmRows {
  public:
@@ -100,7 +100,7 @@ struct LayerNormLstmStep {
   int64_t row, before;
 };
 
-// What both passes read of a row, but for c_prev.
+// A row's arrays that both passes read, but for c_prev.
 template <class T>
 void fill_cell(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int64_t row, LayerNormLstmCell<T>& cell) {
   const int64_t H = o.hiddenSize;

@@ -22,7 +22,7 @@ FloatProduct precision_of(const LayerNormLstmOptions& o) {
   return o.allowTf32 != 0 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
 }
 
-// What the blocks of a grid exchange in one launch; see LayerNormLstmGridParams.
+// The buffers through which the blocks of a grid exchange in one launch; see LayerNormLstmGridParams.
 struct GridExchange {
   int64_t states, moments;  // bytes, and floats
 

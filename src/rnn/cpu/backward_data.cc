@@ -382,8 +382,8 @@ class BackwardDataPass {
     cell.dh = nullptr;
   }
 
-  // What a cell sends past the matrix goes to the states given where its sequences start anew, and not to the step
-  // before. `at`: the element of [N][H].
+  // Moves the gradient that a cell sends past the matrix to the states given where its sequences start anew, away from
+  // the step before. `at`: the element of [N][H].
   void give_to_reset(const BackwardCell<T>& cell, T* carry, T* to, int64_t at) const {
     for (int64_t j = 0; j < cell.n; ++j) {
       for (int64_t i = 0; i < cell.units && to != nullptr; ++i) to[at + j * H + i] += carry[j * H + i];

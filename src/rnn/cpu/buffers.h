@@ -31,9 +31,9 @@ class Carver {
   uintptr_t next_, begin_;
 };
 
-// What a layer's direction keeps from the forward pass to the backward passes; row r is the packed row of x and y.
-// Unless the gates are kept, gates and dgates are one array, and a GRU's cells and dcandidate: a cell's backward kernel
-// reads a unit's elements before it writes them, and nothing else reads them.
+// The arrays that a layer's direction keeps from the forward pass to the backward passes; row r is the packed row of x
+// and y. Unless the gates are kept, gates and dgates are one array, and a GRU's cells and dcandidate: a cell's backward
+// kernel reads a unit's elements before it writes them, and nothing else reads them.
 template <class T>
 struct DirectionReserve {
   T* gates;        // [rows][G H] activated; RNN: dgates
@@ -77,7 +77,7 @@ struct ForwardWorkspace {
   T* input;       // packed W of a direction, where input_rows() are not all rows
   T* bias;        // [G H]
   T* recurrent_bias;
-  // Of layers that keep nothing, in inference all, in training those that are frozen:
+  // Arrays of layers that keep nothing, in inference all, in training those that are frozen:
   T* gates;        // [at most input_rows() + N][G H]
   T* between;      // with more than one of them: a layer's output
   T* cells;        // [N][H]; sLSTM, of all layers: c, n and m, [3][N][H]
@@ -116,7 +116,7 @@ struct BackwardWeightsWorkspace {
   size_t size;
 };
 
-// Of any pass, the largest.
+// Bytes of the workspace: the largest of any pass.
 template <class T>
 size_t rnn_workspace_size(const RnnProblem& problem);
 

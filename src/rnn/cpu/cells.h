@@ -76,7 +76,7 @@ struct CellKernels {
 template <class T>
 const CellKernels<T>& cell_kernels();
 
-// What cells_portable.cc, cells_avx2.cc and cells_avx512.cc define.
+// The cells of one instruction set, which cells_portable.cc, cells_avx2.cc and cells_avx512.cc define.
 struct CellTables {
   CellKernels<float> single;
   CellKernels<double> twice;

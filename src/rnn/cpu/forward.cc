@@ -145,7 +145,8 @@ class ForwardPass {
     }
   }
 
-  // What the input product starts from: both biases, but for the GRU's gate n, whose recurrent bias is scaled by r.
+  // Sets what the input product is added to: both biases, but for the GRU's gate n, whose recurrent bias is scaled by
+  // r.
   void add_biases(const Direction& d) const {
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, d.layer, d.index);
     const S* const w = static_cast<const S*>(args_.w);
@@ -294,7 +295,7 @@ class ForwardPass {
     for (int64_t i = 0; i < groups; ++i) {
       const int64_t first = first_of(i), next = i + 1 < groups ? first_of(i + 1) : first;
       const Range group = {first, std::min(first + together, blocks.end)};
-      // As it lies, a block that has not all its units is a product of its own.
+      // A block that has not all its units is, where the matrix is used as it lies, a product of its own.
       const int64_t cut = packs || group.size() == 1 ? group.end : std::min(group.end, whole);
       T* const packed = ws_.recurrent + (packs_late ? blocks.begin - group.begin : 0) * G * W * P;
       if (packs_late) pack_recurrent(group, d, packed);
@@ -389,7 +390,7 @@ class ForwardPass {
     }
   }
 
-  // What the next step's product reads.
+  // Masks the states that the next step's product reads.
   void mask_states(const Direction& d, const Step& step, Range group, Range sequences) const {
     T* const states = ws_.masked[(&step - d.steps + 1) % 2];
     for (int64_t n = sequences.begin; n < sequences.end; ++n) {

@@ -81,7 +81,7 @@ class HalfCall {
   float* read_h(const void* from) { return read(from, counts.h, next(from, counts.h, &next_h_)); }
   float* read_c(const void* from) { return read(from, counts.c, next(from, counts.c, &next_c_)); }
 
-  // What the pass writes is rounded by finish().
+  // The array that the pass writes in the place of `to`, which finish() rounds.
   float* write(void* to, int64_t count, float* from) {
     if (to == nullptr) return nullptr;
     results_.push_back({from, count, static_cast<S*>(to)});

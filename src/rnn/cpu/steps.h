@@ -34,7 +34,7 @@ inline std::vector<Step> direction_steps(const RnnProblem& problem, int64_t dire
   return steps;
 }
 
-// Of every direction of the problem. A pass makes them before it writes anything: they take memory.
+// The steps of every direction. A pass makes them before it writes anything, for they take memory.
 inline std::array<std::vector<Step>, 2> all_direction_steps(const RnnProblem& problem) {
   return {direction_steps(problem, 0), problem.directions == 2 ? direction_steps(problem, 1) : std::vector<Step>()};
 }
@@ -94,7 +94,7 @@ class StepGrid {
     return share(count, team_.rank() / sequence_cuts_, team_.size() / sequence_cuts_);
   }
 
-  // Of the sequences [begin, end) of a timestep.
+  // This thread's part of the sequences [begin, end) of a timestep.
   Range sequences(int64_t begin, int64_t end) const {
     const Range groups =
         share((end - begin + kSequences - 1) / kSequences, team_.rank() % sequence_cuts_, sequence_cuts_);

@@ -1,4 +1,4 @@
-// Which backend serves a CUDA handle.
+// The backend that serves a CUDA handle.
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
 #include "rnn/cuda/backend.h"

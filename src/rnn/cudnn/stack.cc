@@ -33,7 +33,7 @@ int math_type(const RnnProblem& p) {
   }
 }
 
-// Of the arithmetic: float for the 16-bit types.
+// The type of the arithmetic: float for the 16-bit types.
 int math_precision(const RnnProblem& p) { return p.type == PRNN_DATA_DOUBLE ? PRNN_DATA_DOUBLE : PRNN_DATA_FLOAT; }
 
 // Sequence n is as long as there are timesteps with more than n sequences.
@@ -130,7 +130,7 @@ class StackCache : public CudnnCache {
     return dropout_states_->get();
   }
 
-  // What dropout descriptors name until a call draws from states of its own.
+  // The states that dropout descriptors name until a call draws from states of its own.
   std::optional<std::unique_ptr<DeviceMemory>> dropout_states_;
   CudnnDevice device_;
   std::vector<std::unique_ptr<CudnnStack>> stacks_;

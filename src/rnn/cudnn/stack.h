@@ -40,7 +40,7 @@ class CudnnLayers {
   std::unique_ptr<CudnnWeights> weights_;
 };
 
-// What a call of these layers depends on besides: the lengths of the sequences.
+// The lengths of a call's sequences, on which it depends besides the layers.
 class CudnnSequences {
  public:
   CudnnSequences(prnnContext& context, const RnnProblem& problem, const CudnnLayers& layers);

@@ -1,5 +1,5 @@
-// Which backend serves a call: the one place that decides it, for calls, queries and the library that stands in for
-// cuDNN.
+// The choice of the backend that serves a call: the one place that decides it, for calls, queries and the library that
+// stands in for cuDNN.
 #pragma once
 
 #include <string>

@@ -8,13 +8,13 @@
 namespace prnn {
 namespace {
 
-// Of stacks of 3 to 9 and of 10 and more layers, with up to 4 and with up to 8 sequences; 0: never. What else there is
-// takes two layers together, or three of up to 704 units; with a projection, one.
+// Timesteps from which chunks are faster, for stacks of 3 to 9 and of 10 and more layers, with up to 4 and with up to 8
+// sequences; 0: never. Without chunks two layers run together, or three of up to 704 units; with a projection, one.
 struct LeastSteps {
   int16_t half_tile[8], tile[8];
 };
 
-// Of up to 704, 832 and 1024 units. Measured on an H100: bench/results/rnn_chunked_points_h100.csv.
+// For up to 704, 832 and 1024 units. Measured on an H100 (docs/resident_kernels_measured.md).
 struct Sizes {
   LeastSteps training[3], inference[3];
 };

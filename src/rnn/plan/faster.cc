@@ -266,7 +266,7 @@ double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t st
 }
 
 // Large layers with a projection in a stack were measured over few timesteps in inference alone: cuDNN is ahead up to
-// 12 (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
+// 12 (docs/resident_kernels_measured.md). The resident kernels multiply two matrices first.
 bool has_too_few_steps(const RnnProblem& problem, const RnnPlan& plan) {
   return problem.projection > 0 && !plan.keeps_projection_apart() && problem.layers > 1 && problem.hidden > 1024 &&
          problem.steps() <= 12 && problem.forward_plan.engine == PRNN_ENGINE_BEST;

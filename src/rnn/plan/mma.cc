@@ -18,7 +18,7 @@ int poll_delay(const GpuRow& row, const ResidentShape& shape, Pass pass, int64_t
   return states < 6144 ? delays.forward_few_states : delays.forward;
 }
 
-// What makes a shape better than another, the most important first. Measured: docs/resident_kernels.md.
+// The properties that make a shape better than another, the most important first. Measured: docs/resident_kernels.md.
 // - Tiles of sequences that a replica works through one after the other, over all passes.
 // - Backward, a cluster that splits K: its blocks read a share of the gates' gradients. Small layers do without.
 // - The matrix instructions and sums of a block: few units with gates; many without, whose blocks have little else to

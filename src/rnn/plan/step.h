@@ -1,4 +1,4 @@
-// Which calls run one launch a timestep (rnn/cuda/step/) in the place of the resident kernels, which load their
+// The calls that run one launch a timestep (rnn/cuda/step/) in the place of the resident kernels, which load their
 // weights, and with a projection merge two matrices, before the first timestep. Measured on an H200.
 #pragma once
 

@@ -45,7 +45,7 @@ PRNN_INLINE void load_and_dot(const Bfloat16* left) {
   PRNN_TILE_DOT(3, 5, 7);
 }
 
-// Of weights that come from the L3 cache: a load of a tile waits for each of its lines.
+// Prefetch distance for weights that come from the L3 cache: a load of a tile waits for each of its lines.
 constexpr int64_t kTilesAhead = 4;
 PRNN_INLINE void prefetch_tile(const Bfloat16* tile) {
 #pragma GCC unroll 16
@@ -80,7 +80,7 @@ PRNN_INLINE void store_sums(float* first, float* second, int64_t ldc) {
 inline void multiply_group(const TileProduct& o) {
   float* const lower = o.c + kSide * o.ldc;
   if (o.start) {
-    // What a tile's store would wait for; not all rows of the second part need exist.
+    // Prefetches what a tile's store would wait for; not all rows of the second part need exist.
     for (int64_t row = 0; row < kGroup; ++row) {
       __builtin_prefetch(o.c + row * o.ldc, 1);
       __builtin_prefetch(o.c + row * o.ldc + kSide, 1);

@@ -53,7 +53,7 @@ PRNN_INLINE FloatBits second_of(__m512i two) {
   return (FloatBits)_mm512_maskz_cvtepu16_epi32(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, two, 1));
 }
 
-// Of two vectors what they are as bfloat16, and what they miss then. An infinity or a NaN misses nothing.
+// Two vectors rounded to bfloat16, and the rounding errors. An infinity or a NaN has none.
 struct Split {
   __m512i high, low;
 };
@@ -98,7 +98,7 @@ inline void split_rows(const float* source, int64_t ld, int64_t rows, int64_t k,
   }
 }
 
-// The same in one part where rows [0, rows) hold bfloat16 numbers. Returns whether there are two.
+// split_rows() with one part alone where rows [0, rows) hold bfloat16 numbers. Returns whether there are two parts.
 inline bool split_as_needed(const float* source, int64_t ld, int64_t rows, int64_t k, Bfloat16* high, Bfloat16* low) {
   const bool has_low = !are_bfloat16(source, ld, rows, k);
   split_rows(source, ld, rows, k, high, has_low ? low : nullptr);
@@ -219,7 +219,7 @@ struct DotKernels {
     const bool given = g.panels != nullptr;
     auto* const packed = reinterpret_cast<Bfloat16*>(scratch);
     Bfloat16 *const high = packed + kGemmColumns * kGemmSlice, *const low = high + kGroup * kGemmSlice;
-    // What is packed for one group stays in the L1 cache.
+    // Operands packed for one group stay in the L1 cache.
     const bool is_one_group = rows.size() <= kGroup;
     const int64_t together = is_one_group ? E::panels_at_once(kGemmColumns / W, rows.size()) : 1;
     const int64_t most = is_one_group ? together * W : kGemmColumns;
@@ -294,7 +294,7 @@ struct DotKernels {
   }
 
  private:
-  // Of a depth that one panel has, what each of several has in the same cache.
+  // The depth that each of several panels has in the cache where one panel has `depth`.
   static int64_t slice_of(int64_t depth, int64_t panels) { return depth / panels / kDepth * kDepth; }
 
   // A panel from rows, or from columns.

@@ -43,7 +43,7 @@ struct Shares {
   Range rows, columns;
 };
 
-// What the calling thread computes of an m x n matrix in panels of so many columns.
+// The calling thread's part of an m x n matrix in panels of so many columns.
 Shares shares_of(const Team& team, int64_t m, int64_t n, int64_t width) {
   constexpr int64_t kRowGroup = 12;
   const int64_t row_groups = (m + kRowGroup - 1) / kRowGroup;

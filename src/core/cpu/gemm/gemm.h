@@ -59,17 +59,17 @@ struct GemmKernels {
   // `rows`; beyond, out may hold anything. `next`: panels that are used afterwards, which may come to the cache before.
   void (*product)(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out,
                   const T* next);
-  // The same from matrices that are not packed: panel p is the first `rows` rows of sources[p].
+  // The product from matrices that are not packed: panel p is the first `rows` rows of sources[p].
   void (*product_from_rows)(const S* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                             int64_t ldb, int64_t n, T* out);
-  // The same of `count` panels of a row-major matrix's columns: panel p's (i, k) is source[k * ld + p * width + i].
+  // The product from columns of a row-major matrix: panel p of `count` has (i, k) at source[k * ld + p * width + i].
   void (*product_from_columns)(const S* source, int64_t ld, int64_t count, int64_t k, const T* b, int64_t ldb,
                                int64_t n, T* out);
 
   // Rows and columns [..) of C; columns start at a multiple of width.
   void (*gemm)(const Gemm<S>& gemm, Range rows, Range columns, char* scratch);
 
-  // The same of operands that are not stored as S.
+  // The matrix product of operands that are not stored as S.
   void (*gemm_of_data)(const Gemm<T>& gemm, Range rows, Range columns, char* scratch);
 
   // Adds a matrix's rows [0, rows) to the sums of its columns.
@@ -92,7 +92,7 @@ char* gemm_scratch(int threads);
 template <class S>
 void team_gemm(const Team& team, const Gemm<S>& gemm);
 
-// The same of operands that are not stored as S, for a C that is, and each of whose elements is rounded once. Neither
+// team_gemm() of operands that are not stored as S, for a C that is, each of whose elements is rounded once. Neither
 // gemm.c nor a bias is looked at; B is not transposed.
 template <class S>
 void team_gemm_narrow(const Team& team, const Gemm<Compute<S>>& gemm, S* c);

@@ -49,8 +49,8 @@ PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n, int vectors) {
   return (count + groups - 1) / groups;
 }
 
-// Of the panel that is used after the one at hand, packed or the rows of S that it is packed from, each of this one's
-// tiles brings so many bytes for each k.
+// Bytes for each k that a tile of the panel at hand prefetches of the next panel, which is packed or lies as the rows
+// of S that it is packed from.
 template <class S>
 PRNN_INLINE int64_t bytes_to_bring(int64_t tiles) {
   return (kPanel<Compute<S>> * static_cast<int64_t>(sizeof(S)) + tiles - 1) / tiles;
@@ -264,7 +264,7 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
   T* packed = reinterpret_cast<T*>(scratch);
   T* groups = packed + B::kColumns * B::kK;
-  // What is packed for few rows stays in the L1 cache. Of very few, several panels at a time keep the registers full.
+  // Panels packed for few rows stay in the L1 cache. With very few rows, several panels at a time fill the registers.
   const bool given = g.panels != nullptr;
   const bool few = !kTransposed && rows.size() <= R / 2, some = !kTransposed && (given || rows.size() <= kMaxInPlace);
   const int64_t most_columns = few ? kMaxPanels * W : some ? W : B::kColumns;
@@ -322,8 +322,8 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
   }
 }
 
-// Of few rows of A: the columns that make whole tiles of B as it lies. Returns where the rest begins. Of columns that
-// have to be converted, gemm_blocks() packs so few that they stay in the L1 cache.
+// Multiplies few rows of A with the columns that make whole tiles of B as it lies. Returns where the rest begins.
+// gemm_blocks() packs so few of the columns that have to be converted that they stay in the L1 cache.
 template <class S>
 int64_t gemm_in_place(const Gemm<S>& g, Range rows, Range columns) {
   using T = Compute<S>;

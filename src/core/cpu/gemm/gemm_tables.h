@@ -16,7 +16,8 @@ const GemmTables& gemm_tables_portable();
 const GemmTables& gemm_tables_avx2();
 const GemmTables& gemm_tables_avx512();
 
-// Of gemm_bfloat16_avx512.cc and gemm_amx_avx512.cc, NULL where the compiler does not know the instructions.
+// The kernels of gemm_bfloat16_avx512.cc and gemm_amx_avx512.cc; NULL where the compiler does not know the
+// instructions.
 const GemmKernels<Bfloat16>* gemm_kernels_bfloat16();
 const GemmKernels<Bfloat16>* gemm_kernels_amx();
 

@@ -85,7 +85,7 @@ PRNN_INLINE void store_sums(const TileOperands<Compute<S>, S>& o, const RowsSums
   }
 }
 
-// As tile<T, kRowVectors, 1, R, false>, S being what a T is stored as, but that row i of the panel lies at panel[i *
+// tile<T, kRowVectors, 1, R, false>, where S is what a T is stored as, of a panel whose row i lies at panel[i *
 // panel_stride], of any length k.
 template <class S, int R>
 void rows_tile(const TileOperands<Compute<S>, S>& operands) {

@@ -29,7 +29,7 @@ struct TileOperands {
   T* c;
   int64_t c_panel_stride, ldc;
   int64_t step = 2 * Simd<T>::kWidth;  // from a panel's element (i, k) to (i, k + 1)
-  // What is used next: for each k, whole tiles of one panel bring a line of it to the L2 cache, next_step bytes
+  // Memory that is used next: for each k, whole tiles of one panel bring a line of it to the L2 cache, next_step bytes
   // further.
   const void* next = kNothing;
   int64_t next_step = 0;

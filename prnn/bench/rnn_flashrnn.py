@@ -1,6 +1,6 @@
 """Recurrent layers on a GPU: prnn beside FlashRNN in bfloat16, microseconds per timestep, forward and train.
 
-    python bench/flashrnn_gpu.py [--steps 256] [--batch 16] [--repeats 7] [--json FILE]
+    prnn bench flashrnn [--steps 256] [--batch 16] [--repeats 7] [--json FILE]
 
 "recurrence" is what FlashRNN computes: a layer without its input product. prnn runs it with PRNN_SKIP_INPUT: forward,
 data gradient and weight gradient. "with input" adds the input product: prnn's module, and torch's linear layer before
@@ -21,10 +21,10 @@ import torch
 import prnn
 from prnn._ops._handles import handle
 from prnn.bench.json_rows import write_rows
-from prnn.bench.rnn_gpu import Times, per_step, time_calls, time_graph
+from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.timing import Times, per_step, time_calls, time_graph
 
 POINTS = [("lstm", 512), ("lstm", 768), ("lstm", 1024), ("lstm", 1536), ("rnn", 1024)]
-MODULES = {"lstm": "LSTM", "rnn": "RNN"}
 MODES = {"lstm": prnn._C.LSTM, "rnn": prnn._C.RNN_TANH}
 FUNCTIONS = {"lstm": "lstm", "rnn": "elman"}  # FlashRNN's names
 GATES = {"lstm": 4, "rnn": 1}
@@ -150,11 +150,12 @@ def time_flashrnn(cell: str, x: torch.Tensor, dy: torch.Tensor, repeats: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--steps", type=COUNT, default=256)
+    parser.add_argument("--batch", type=COUNT, default=16)
+    parser.add_argument("--repeats", type=COUNT, default=7)
     parser.add_argument("--json", help="file to write the rows to")
     arguments = parser.parse_args()
+    require_gpu(parser)
     if importlib.util.find_spec("flashrnn") is None:
         sys.exit("flashrnn is not importable: pip install flashrnn")
     steps, batch, repeats = arguments.steps, arguments.batch, arguments.repeats
@@ -183,7 +184,3 @@ def main() -> None:
         rows.append(row | {"prnn us": [round(t, 2) for t in ours], "FlashRNN us": [round(t, 2) for t in theirs]})
     if arguments.json:
         write_rows(arguments.json, rows)
-
-
-if __name__ == "__main__":
-    main()

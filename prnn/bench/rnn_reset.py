@@ -1,8 +1,7 @@
 """Layers with reset=, as reinforcement learning trains them, beside TorchRL's Triton kernels, us per timestep.
 
-    python bench/rnn_reset.py [--cells lstm gru] [--types float32 bfloat16] [--hidden 128 256 512 1024]
-                              [--batch 16 64 256 1024] [--rival none forward train] [--compile I K] [--seconds 80]
-                              [--lock FILE] [--json FILE]
+    prnn bench reset [--cells lstm gru] [--types float32 bfloat16] [--hidden 128 256 512 1024] [--batch 16 64 256 1024]
+        [--rival none forward train] [--compile I K] [--seconds 80] [--lock FILE] [--json FILE]
 
 Forward / training step with the gradients of input and parameters, eager (the host's time counts) and replayed from a
 CUDA graph. One layer, input size = hidden size, 1 % of the timesteps reset. float32 in tf32, and bfloat16: prnn's layer
@@ -27,7 +26,8 @@ import torch
 
 import prnn
 from prnn.bench.json_rows import write_rows
-from prnn.bench.rnn_gpu import time_calls, time_graph
+from prnn.bench.options import require_gpu
+from prnn.bench.timing import time_calls, time_graph
 
 try:
     from torchrl.modules.tensordict_module import _rnn_triton
@@ -183,6 +183,7 @@ def main() -> None:
     parser.add_argument("--json", help="file to write the rows to")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no row is begun after so many")
     arguments = parser.parse_args()
+    require_gpu(parser)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     begun, rows = time.monotonic(), []
     kinds = [
@@ -210,7 +211,3 @@ def main() -> None:
                     rows.append(compare(*what))
             if arguments.json:
                 write_rows(arguments.json, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Layers with heads (block-diagonal recurrent weights) beside torch on a GPU, microseconds per timestep.
 
-    python bench/rnn_heads.py [--cells lstm gru rnn] [--heads 8] [--size 512] [--batch 16] [--steps 256] [--json FILE]
+    prnn bench heads [--cells lstm gru rnn] [--heads 8] [--size 512] [--batch 16] [--steps 256] [--json FILE]
 
 Forward is inference; train is forward and backward of all gradients. The input is as wide as the output, heads * size.
 "cuDNN" is torch.nn's layer once for every head, their outputs side by side; "torch" is written out, a batched product
@@ -18,7 +18,8 @@ from torch import Tensor
 
 import prnn
 from prnn.bench.json_rows import write_rows
-from prnn.bench.rnn_gpu import MODULES, per_step, time_graph
+from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.timing import per_step, time_graph
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 DTYPE, DEVICE = torch.bfloat16, torch.device("cuda:0")
@@ -89,14 +90,15 @@ def measure(run: Run, parameters: list[Tensor], x: Tensor, dy: Tensor, repeats: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="+", default=list(GATES), choices=list(GATES))
-    parser.add_argument("--heads", type=int, nargs="+", default=[8])
-    parser.add_argument("--size", type=int, nargs="+", default=[512], help="hidden units of a head")
-    parser.add_argument("--batch", type=int, nargs="+", default=[16])
-    parser.add_argument("--steps", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--heads", type=COUNT, nargs="+", default=[8])
+    parser.add_argument("--size", type=COUNT, nargs="+", default=[512], help="hidden units of a head")
+    parser.add_argument("--batch", type=COUNT, nargs="+", default=[16])
+    parser.add_argument("--steps", type=COUNT, default=256)
+    parser.add_argument("--repeats", type=COUNT, default=5)
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS))
     parser.add_argument("--json", help="file to write the rows to")
     arguments = parser.parse_args()
+    require_gpu(parser)
     rivals = [name for name in arguments.only if name != "prnn"]
     columns = [
         "cell",
@@ -134,7 +136,3 @@ def main() -> None:
         rows.append(row | {f"{name} us": [round(value, 1) for value in pair] for name, pair in times.items()})
     if arguments.json:
         write_rows(arguments.json, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The pictures of the README: microseconds of a timestep in training, prnn's beside cuDNN's, from bench/results.
 
-python bench/plot_timesteps.py        # writes docs/timesteps.svg and docs/batches.svg
+python scripts/plot_timesteps.py      # writes docs/timesteps.svg and docs/batches.svg
 """
 
 import math

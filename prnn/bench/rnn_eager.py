@@ -1,6 +1,6 @@
 """Eager calls of small float32 layers, as torch ships it (tf32), beside torch.nn's: the host's time counts.
 
-    python bench/rnn_eager.py >eager.csv
+    prnn bench eager >eager.csv
 
 Wall time of a call, microseconds: inference, a training step with all gradients, one with the input's alone, as of a
 frozen layer, the forward pass alone of one with all; for one sequence, those of an input (T, I), too; and for up to 8
@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 import prnn
+from prnn.bench.options import require_gpu
 
 TURNS, CALLS = 5, 6
 INFERENCE, STEP, FROZEN, FORWARD = "inference", "training step", "frozen training step", "forward with gradients"
@@ -127,11 +128,12 @@ def summarise(path: Path) -> None:
         print(f"| {cell} | {kind} | {len(found)} | {share:.2f} | {max(found):.2f} | {behind} |")
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--summary", type=Path, help="the table of a file that was written before")
     arguments = parser.parse_args()
     if arguments.summary is None:
+        require_gpu(parser)
         measure()
     else:
         summarise(arguments.summary)

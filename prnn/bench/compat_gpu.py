@@ -1,6 +1,6 @@
 """The losses of prnn.compat beside the packages that they stand in for: the same call, forward and backward, on a GPU.
 
-    python bench/compat_losses.py [--only NAME ...] [--json FILE]
+    prnn bench compat [--only NAME ...] [--json FILE]
 
 Milliseconds (median) and peak MiB of a step, float32, as prnn.bench.losses_gpu measures them, for the packages that can
 be imported. The ratio is the package's time over prnn's, "difference" that of the gradients, relative to the largest.
@@ -16,6 +16,7 @@ import torch
 
 from prnn.bench.json_rows import write_rows
 from prnn.bench.losses_gpu import attempt
+from prnn.bench.options import require_gpu
 
 RNNT_SHAPES = [(16, 150, 40, 28), (64, 150, 20, 5000), (16, 1500, 300, 50)]
 CTC_SHAPES = [(16, 150, 40, 28), (32, 500, 80, 500), (32, 500, 80, 5000)]
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="packages whose names begin so")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
+    require_gpu(parser)
     rows = []
     for shapes, calls in ((RNNT_SHAPES, rnnt), (CTC_SHAPES, ctc)):
         for shape in shapes:
@@ -93,7 +95,3 @@ def main() -> None:
                     rows.append(row)
     if arguments.json:
         write_rows(arguments.json, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Peak memory of a training step of torch.nn's and prnn.nn's recurrent layers.
 
-    python bench/rnn_memory.py [--steps 256] [--backend best]
-    python bench/rnn_memory.py --cpu
+    prnn bench memory [--steps 256] [--backend best]
+    prnn bench --accelerator cpu memory
 
 On a GPU: MiB at the peak of forward and backward with the gradients of input and parameters, in torch's allocator:
 input, parameters, their gradients and the output's gradient included, cuDNN's and cuBLAS's own memory not.
@@ -15,12 +15,14 @@ import argparse
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
+from prnn.bench.options import COUNT, require_gpu
 
 MIB, MB = 1 << 20, 10**6
 PACKAGES = {"torch": torch.nn, "prnn": prnn.nn}
@@ -145,7 +147,7 @@ def peak_on_cpu(package: str, case: Case, batch: int, steps: int) -> float:
 def measure_on_cpu() -> None:
     print("| layer | type | N | T | torch.nn | prnn.nn | ratio |\n|---|---|---|---|---|---|---|")
     for index, (case, batch, steps) in enumerate(CPU_CASES):
-        command = [sys.executable, __file__, "--one"]
+        command = [sys.executable, "-m", "prnn", "bench", "--accelerator", "cpu", "memory", "--one"]
         torchs, prnns = (
             float(subprocess.run([*command, package, str(index)], check=True, capture_output=True, text=True).stdout)
             for package in PACKAGES
@@ -164,21 +166,22 @@ def measure_on_gpu(steps: int, backend: str) -> None:
         print(f"| {case} | {batch} | {torchs:.0f} | {prnns:.0f} | {prnns / torchs:.2f} |", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=256, help="on a GPU")
-    parser.add_argument("--backend", choices=["persistent", "cudnn", "best"], default="best", help="on a GPU")
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "POINT"), help="one number of the CPU, in this process")
-    arguments = parser.parse_args()
-    if arguments.one is not None:
+def main(argv: Sequence[str], device: str) -> None:
+    """Measures on "cpu" or "gpu"."""
+    parser = argparse.ArgumentParser(
+        prog="prnn bench memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if device == "gpu":
+        parser.add_argument("--steps", type=COUNT, default=256)
+        parser.add_argument("--backend", choices=["persistent", "cudnn", "best"], default="best")
+    else:
+        parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "POINT"), help="one number alone, of this process")
+    arguments = parser.parse_args(argv)
+    if device == "gpu":
+        require_gpu(parser)
+        measure_on_gpu(arguments.steps, arguments.backend)
+    elif arguments.one is not None:
         package, index = arguments.one
         print(peak_on_cpu(package, *CPU_CASES[int(index)]))
-    elif arguments.cpu:
-        measure_on_cpu()
     else:
-        measure_on_gpu(arguments.steps, arguments.backend)
-
-
-if __name__ == "__main__":
-    main()
+        measure_on_cpu()
