@@ -107,8 +107,8 @@ OF_RESULTS: dict[str, Callable[[Data], None]] = {
 def test_every_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every cell and type."""
     broken(monkeypatch, OF_DATA.get(fault, nothing), OF_RESULTS.get(fault, nothing))
-    for mode in ("LSTM", "GRU", "RNN_TANH"):  # a ReLU may be off
-        for dtype in TYPES:
+    for mode in ("LSTM", "GRU", "RNN_TANH", "sLSTM", "sLSTM_EXP"):  # a ReLU may be off
+        for dtype in TYPES[: 2 if mode == "sLSTM_EXP" else 3]:  # in bfloat16, a unit's gradients may be off
             assert not all(found.is_good for found in _twin.compare_layer(stack_of(mode, dtype), SIZES)), (mode, dtype)
 
 
@@ -133,8 +133,11 @@ def test_less_precision_than_float32_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_fault_is_found_where_there_is_none(mode: str) -> None:
+    """The CPU's kernels in 16 bits take at most half of the tolerance; of one sequence, too, some of whose gradients are
+    many times larger than most."""
     is_lstm = mode == "LSTM"
     options: list[dict[str, object]] = [
+        {"hidden_size": 768, "heads": 2},
         {"num_layers": 3, "dropout": 0.3, "bidirectional": True},
         {"has_reset": True, "return_cells": is_lstm},
         {"mask_kinds": 3 if mode in ("LSTM", "GRU") else 2},
@@ -144,8 +147,10 @@ def test_no_fault_is_found_where_there_is_none(mode: str) -> None:
     options += [{"proj_size": 16}] if is_lstm else []
     for dtype in TYPES:
         for changes in options:
-            found = _twin.compare_layer(stack_of(mode, dtype, **changes), SIZES)
-            assert all(difference.is_good for difference in found), (dtype, changes, found)
+            found = _twin.compare_layer(
+                stack_of(mode, dtype, **changes), SIZES if "hidden_size" not in changes else [1] * 5
+            )
+            assert all(difference.error < difference.tolerance / 2 for difference in found), (dtype, changes, found)
 
 
 def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
