@@ -50,17 +50,17 @@ typedef enum { PRNN_UNIDIRECTIONAL = 0, PRNN_BIDIRECTIONAL = 1 } prnnDirectionMo
  * units of all heads; I must be 4 D H. */
 typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1, PRNN_GATES_INPUT = 2 } prnnRNNInputMode_t;
 
-/* Of prnnGetRNNTempSpaceSizes: prnnRNNForwardInference, or the three calls of a training step. */
+/* The calls that prnnGetRNNTempSpaceSizes serves: prnnRNNForwardInference, or the three calls of a training step. */
 typedef enum { PRNN_FWD_MODE_INFERENCE = 0, PRNN_FWD_MODE_TRAINING = 1 } prnnForwardMode_t;
 
-/* What may serve a layer on a CUDA handle. A CPU handle has one implementation, which serves all three. */
+/* The backends that may serve a layer on a CUDA handle. A CPU handle has one implementation, which serves all three. */
 typedef enum {
   PRNN_PERSISTENT_BACKEND = 0, /* the resident kernels, or NOT_SUPPORTED */
   PRNN_CUDNN_BACKEND = 1,      /* libcudnn, loaded at run time, or NOT_SUPPORTED */
   PRNN_BEST_BACKEND = 2        /* the resident kernels where they can and are not slower, else cuDNN; the default */
 } prnnRNNBackend_t;
 
-/* What prnnRNNBackwardWeights does with dw, under cuDNN's names. */
+/* How prnnRNNBackwardWeights writes dw, under cuDNN's names. */
 typedef enum {
   PRNN_WGRAD_MODE_ADD = 0, /* adds the gradients to it; the default */
   PRNN_WGRAD_MODE_SET = 1  /* overwrites it, whatever it holds; CPU handles alone */
@@ -141,7 +141,7 @@ PRNN_API prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int 
  * (NOT_SUPPORTED). On a CUDA handle the resident kernels serve it, up to 8 heads a launch; cuDNN has none. */
 PRNN_API prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads);
 
-/* What a training step takes and gives besides the arguments that it shares with cuDNN v5. Pointers are to memory of
+/* Inputs and outputs of a training step besides the arguments that it shares with cuDNN v5. Pointers are to memory of
  * the handle's device, owned by the caller. */
 typedef struct {
   const unsigned char* reset; /* {rows}, in x's order, or NULL: where it is not 0, a sequence starts anew. Its state
@@ -293,8 +293,8 @@ PRNN_API prnnStatus_t prnnUnpackSequences(prnnHandle_t handle, const int seqLeng
                                           const int* order, size_t rowBytes, const void* packed, void* padded,
                                           const int paddedLength, size_t stepStride, size_t sequenceStride);
 
-/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data, where the
- * query names no timesteps of 64, or of as many as make 2^31 - 1 rows. Sizes are per layer and direction, of the
+/* The plan that would run, filled by prnnQueryRNN and its relatives: that of a training call with aligned data, where
+ * the query names no timesteps of 64, or of as many as make 2^31 - 1 rows. Sizes are per layer and direction, of the
  * forward pass unless said. */
 typedef struct {
   int supported;               /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */

@@ -3,7 +3,7 @@
  * prnnPrepareRNN takes a layer (prnnRNNDescriptor_t), a mode and the sizes of a batch, and decides everything that does
  * not depend on data: which backend and kernels run, and how large the workspace and the reserve space are. What it
  * makes is run with pointers alone: no descriptor for every timestep, as cuDNN v5's functions of persistent_rnn.h want.
- * Those run the same calls.
+ * cuDNN v5's functions run the same calls.
  *
  * T timesteps, B_t sequences in timestep t, N = B_0, rows = sum of B_t, and I, H, L, D, P are those of
  * persistent_rnn.h; with K heads, K recurrences stand for each direction (prnnSetRNNHeads). All data is of the layer's
@@ -25,7 +25,7 @@ extern "C" {
 /* Opaque. Made by prnnPrepareRNN, owned by the caller, used by one thread at a time. */
 typedef struct prnnRNNCallStruct* prnnRNNCall_t;
 
-/* What a prepared call runs, and what its runs want. */
+/* A prepared call's plan, and the memory that its runs want. */
 typedef struct {
   prnnRNNBackend_t backend; /* that serves runs with aligned data; PERSISTENT also on a CPU handle */
   size_t workspaceSize;     /* bytes of scratch of any run of the call */

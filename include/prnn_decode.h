@@ -135,7 +135,7 @@ typedef struct {
   double* score;    /* {S}: the scores so far, which outputs->scores go on from; NULL: they begin at 0 in each call */
 } prnnTransducerState_t;
 
-/* What a search found. L = maxFrames * maxSymbols. Of the arrays {N, L} each row holds counts[n] elements, and what
+/* Results of a search. L = maxFrames * maxSymbols. Each row of the arrays {N, L} holds counts[n] elements, and what
  * follows them is not written. All but symbols and counts may be NULL: not wanted. */
 typedef struct {
   int* symbols;      /* {N, L} */

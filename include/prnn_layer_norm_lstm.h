@@ -39,7 +39,7 @@
 extern "C" {
 #endif
 
-/* What is normalised besides the cell state; see the formulas above. */
+/* The normalised values besides the cell state; see the formulas above. */
 typedef enum {
   PRNN_NORMALIZE_GATES = 0,    /* the sum of both products; the normalised cell state is carried on */
   PRNN_NORMALIZE_PRODUCTS = 1, /* each product by itself; the cell state is normalised for h alone */
@@ -62,7 +62,7 @@ typedef struct {
 /* Fills in FLOAT, GATES, forwards, epsilon 1e-5, no zoneout, no TF32, and sizes of 0, which the caller replaces. */
 PRNN_API prnnStatus_t prnnInitLayerNormLSTMOptions(prnnLayerNormLSTMOptions_t* options);
 
-/* What a forward call reads, and the backward call again. */
+/* Inputs of a forward call, which the backward call reads again. */
 typedef struct {
   const void* x;             /* {T, N, 4, H} */
   const void* h0;            /* {N, H}; NULL: zeros */
@@ -78,7 +78,7 @@ typedef struct {
                               * sequence n's h and c stay as they are: y_t is h, dx_t is 0, and x_t does not count */
 } prnnLayerNormLSTMInputs_t;
 
-/* What a backward call writes; nothing is added to what was there. dh0, dc0 and each gradient of a parameter may be
+/* Outputs of a backward call; nothing is added to what was there. dh0, dc0 and each gradient of a parameter may be
  * NULL: not wanted. */
 typedef struct {
   void* dx;         /* {T, N, 4, H} */
@@ -126,7 +126,7 @@ PRNN_API prnnStatus_t prnnLayerNormLSTMInputBackward(prnnHandle_t handle, const 
                                                      int64_t inputSize, const void* input, const void* weight,
                                                      const void* dx, void* dInput, void* dWeight);
 
-/* What runs a call. */
+/* The kernels that run a call. */
 typedef enum {
   PRNN_LAYER_NORM_LSTM_CPU = 0,
   PRNN_LAYER_NORM_LSTM_STEPS = 1,   /* two launches a timestep: a matrix product and the rest */

@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-/* What the activations of a loss are. Gradients are with respect to just that. */
+/* The form of a loss's activations. Gradients are with respect to that form. */
 typedef enum {
   PRNN_LOSS_LOGITS = 0,    /* unnormalised; the log-softmax over V is part of the loss */
   PRNN_LOSS_LOG_PROBS = 1, /* taken as they are; gradients are non-zero for the blank and the target symbols alone */
@@ -106,7 +106,7 @@ PRNN_API prnnStatus_t prnnCTCLoss(prnnHandle_t handle, const prnnCTCLossOptions_
                                   const int* targets, const int* frameLengths, const int* targetLengths, void* costs,
                                   void* gradients, void* workspace, size_t workspaceSizeInBytes);
 
-/* The same in two calls, for automatic differentiation: the costs with what a later backward call needs, and then
+/* The loss in two calls, for automatic differentiation: the costs with what a later backward call needs, and then
  * gradients[t, n, :] = costGradients[n] * d cost[n] / d activations[t, n, :].
  * workspace: at least prnnGetCTCLossWorkspaceSize() bytes.
  * reserveSpace: at least prnnGetCTCLossReserveSize() bytes; NULL to Forward when no backward call follows.
@@ -208,7 +208,7 @@ PRNN_API prnnStatus_t prnnRNNTLoss(prnnHandle_t handle, const prnnRNNTLossOption
                                    const int* rangeBegins, void* costs, void* gradients, void* workspace,
                                    size_t workspaceSizeInBytes);
 
-/* The same in two calls, for automatic differentiation; see prnnCTCLossForward. */
+/* The loss in two calls, for automatic differentiation; see prnnCTCLossForward. */
 PRNN_API prnnStatus_t prnnRNNTLossForward(prnnHandle_t handle, const prnnRNNTLossOptions_t* options,
                                           const void* activations, const int* targets, const int* frameLengths,
                                           const int* targetLengths, const int* rangeBegins, void* costs,
@@ -343,7 +343,7 @@ PRNN_API prnnStatus_t prnnDurationRNNTLoss(prnnHandle_t handle, const prnnDurati
                                            void* tokenGradients, void* durationGradients, void* workspace,
                                            size_t workspaceSizeInBytes);
 
-/* The same in two calls, for automatic differentiation; see prnnCTCLossForward. */
+/* The loss in two calls, for automatic differentiation; see prnnCTCLossForward. */
 PRNN_API prnnStatus_t prnnDurationRNNTLossForward(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
                                                   const void* tokenLogits, const void* durationLogits,
                                                   const int* targets, const int* frameLengths, const int* targetLengths,
@@ -421,7 +421,7 @@ PRNN_API prnnStatus_t prnnJointRNNTLoss(prnnHandle_t handle, const prnnJointRNNT
                                         void* predictorGradients, void* weightGradients, void* biasGradients,
                                         void* workspace, size_t workspaceSizeInBytes);
 
-/* The same in two calls, for automatic differentiation; see prnnCTCLossForward.
+/* The loss in two calls, for automatic differentiation; see prnnCTCLossForward.
  * reserveSpace: NULL to Forward when no backward call follows.
  * costGradients: {N} of Real; NULL means all ones. */
 PRNN_API prnnStatus_t prnnJointRNNTLossForward(prnnHandle_t handle, const prnnJointRNNTLossOptions_t* options,

@@ -1,4 +1,4 @@
-# Of the extension module. Pointers are integers, 0 is NULL; prnn/_ops/ gives them their types.
+# Types of the extension module. Pointers are integers, 0 is NULL; prnn/_ops/ gives them their types.
 from collections.abc import Sequence
 from typing import Any, overload
 

@@ -141,7 +141,7 @@ def _from_plain(name: str, value: Any, hint: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class NumberParser:
-    """What `number_parser` returns. Help texts show its repr."""
+    """A parser that `number_parser` returns. Help texts show its repr."""
 
     kind: type[int] | type[float]
     rule: Within
@@ -191,7 +191,7 @@ def option(cls: type, name: str, default: object = None) -> dict[str, Any]:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """What a dataclass's docstring says of its fields under "Args:" or "Attributes:"."""
+    """Returns the descriptions of a dataclass's fields in its docstring, under "Args:" or "Attributes:"."""
     docs: dict[str, str] = {}
     name = ""
     text = inspect.cleandoc(cls.__doc__ or "")

@@ -123,7 +123,7 @@ def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | 
 
 
 def _integers(lengths: Sequence[int]) -> list[int]:
-    """Of Python's or NumPy's integers."""
+    """Returns Python's or NumPy's integers as a list."""
     if isinstance(lengths, (Set, Mapping)):
         raise TypeError(f"lengths is {lengths!r}, which has no order; it must be a sequence of integers")
     try:

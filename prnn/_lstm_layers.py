@@ -301,7 +301,8 @@ def _run_cut(
 
 
 def _initial_state(state: Tensor | None, at_reset: Tensor | None, reset: Tensor, directions: int) -> Tensor | None:
-    """What a call of one timestep begins with, (L D, N, H); reset: (N,). States that go backwards cross no border."""
+    """Returns the states that a call of one timestep begins with, (L D, N, H); reset: (N,). States that go backwards
+    cross no border."""
     some = state if state is not None else at_reset
     if some is None:
         return None

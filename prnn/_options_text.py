@@ -1,4 +1,4 @@
-"""What a module's repr says of it."""
+"""The options in a module's repr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALWAYS = ("blank", "reduction")  # whose defaults differ between losses
 
 
 def _arguments(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """Those of the constructor, and of a base's that it hands **keywords to."""
+    """Returns the arguments of the constructor, and of a base's that it hands **keywords to."""
     found: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         if "__init__" in vars(base):

@@ -80,7 +80,7 @@ def gru_weights(weights: list[Tensor], hidden: int, heads: int) -> list[Tensor]:
 
 
 def in_types_of_rnn(results: Results, input: Tensor) -> Results:
-    """What a GRU has returned in place of an RNN: under CPU autocast torch's RNN returns other types."""
+    """Converts the results of a GRU that stands for an RNN: under CPU autocast torch's RNN returns other types."""
     if input.device.type != "cpu" or input.dtype == torch.float64 or not torch.is_autocast_enabled("cpu"):
         return results
     dtype = torch.get_autocast_dtype("cpu")

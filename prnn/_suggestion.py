@@ -1,4 +1,4 @@
-"""What was probably meant by an option or a value that there is not."""
+"""Suggestions for an option or a value that does not exist."""
 
 import difflib
 import re
@@ -9,8 +9,8 @@ _OPTION = re.compile(r"unrecognized arguments: (--[\w.-]+)", re.IGNORECASE)
 
 
 def suggestion(message: str, options: Iterable[str]) -> str:
-    """What follows an error of argparse: the nearest of the choices that it lists, or, after an option that there is
-    not, the nearest of ``options``; nothing where none is near."""
+    """Returns the suggestion after an error of argparse: the nearest of the choices that it lists, or, after an option
+    that there is not, the nearest of ``options``; nothing where none is near."""
     if found := _CHOICE.search(message):
         among = re.findall(r"[\w.-]+", found[2])
     elif found := _OPTION.match(message):

@@ -80,7 +80,7 @@ _TORCHS = {
 
 @functools.cache
 def _instructions() -> str:
-    """What the processor has for bfloat16, of which torch makes use, or nothing."""
+    """Returns the processor's instructions for bfloat16 that torch uses, or nothing."""
     for name, check in (("AMX", "_is_amx_tile_supported"), ("AVX512_BF16", "_is_avx512_bf16_supported")):
         found = getattr(torch.cpu, check, None)
         if found is not None and found():

@@ -24,7 +24,7 @@ from prnn._own_parameters import OwnParameters
 
 __all__ = ["TorchsCalls", "torchs_calls"]
 
-# Of more timesteps or sequences a call is as long as its kernels.
+# Timesteps and sequences beyond which a call is as long as its kernels.
 _MOST_STEPS, _MOST_BATCH = 128, 64
 
 _MOST_SIZES = 256  # that are remembered
@@ -155,7 +155,7 @@ class TorchsCalls:
         )
 
     def _zeros(self, key: Size, input: Tensor, hx: Tensor | None, cx: Tensor | None) -> Tensor | None:
-        """Of a size that is torch's, which this makes one of those that are known."""
+        """Returns zeros of a size that torch serves, and remembers the size."""
         steps, batch, training, trains, *_ = key
         if not self.takes[trains] or not (0 < steps <= _MOST_STEPS and 0 < batch <= _MOST_BATCH):
             return None
@@ -185,14 +185,14 @@ class TorchsCalls:
         return serves
 
     def _make_ready(self, input: Tensor, hx: Tensor | None, cx: Tensor | None, trains: bool) -> None:
-        """The same in the thread of a backward pass, which has a library handle of its own."""
+        """Makes ready the thread of a backward pass, which has a library handle of its own."""
         self._is_cudnns(input, hx, cx, True, trains)
 
 
 def torchs_calls(
     module: Any, parameters: list[Parameter], input: Tensor, weights: Sequence[Tensor], config: Config
 ) -> TorchsCalls | None:
-    """Of a module whose packed weights lie together; None where there are none.
+    """Returns the packed weights of a module whose weights lie together; None where there are none.
 
     The parameters are those that the module has packed: what owns its memory otherwise may lose it before a backward
     pass, as FSDP's do, of which torch's node would not know."""
@@ -204,7 +204,7 @@ def torchs_calls(
 
 
 class _Memory:
-    """Of packed weights, which it keeps alive: each has a storage of its own."""
+    """The memory of packed weights, which it keeps alive: each has a storage of its own."""
 
     def __init__(self, weights: Sequence[Tensor], count: int) -> None:
         self.weights = [weight.detach() for weight in weights]

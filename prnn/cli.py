@@ -71,7 +71,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is buffered for standard output, which nothing takes any more, goes nowhere."""
+    """Drops the buffer of standard output, which nothing reads any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

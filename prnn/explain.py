@@ -45,7 +45,7 @@ class LayerExplanation:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What explain() found, in the order of the model's modules; str() is a table."""
+    """The findings of explain(), in the order of the model's modules; str() is a table."""
 
     batch: int
     layers: tuple[LayerExplanation, ...]

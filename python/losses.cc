@@ -209,7 +209,7 @@ size_t size(const Handle& handle, const Options& options) {
   return bytes;
 }
 
-// Of the workspace and of the reserve space of a loss.
+// The sizes of a loss's workspace and reserve space.
 template <class Options, prnnStatus_t (*workspace)(prnnHandle_t, const Options*, size_t*),
           prnnStatus_t (*reserve)(prnnHandle_t, const Options*, size_t*)>
 std::pair<size_t, size_t> sizes(const Handle& handle, const Options& options) {
@@ -232,7 +232,7 @@ class WithReduction {
   Options options_;
 };
 
-// What Python has as int64, as the library takes it. Values that int does not hold stay out of any valid range.
+// Converts Python's int64 to the library's int32. Values that int does not hold stay out of any valid range.
 void to_int32(Address from, int64_t count, Address to) {
   const auto* const values = pointer<int64_t>(from);
   int* const narrowed = pointer<int>(to);

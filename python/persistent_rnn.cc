@@ -181,7 +181,7 @@ class Rnn {
     check(prnnSetRNNPlan(rnn_.get(), forward ? &first : nullptr, backward ? &second : nullptr));
   }
 
-  // Of the calls and queries that follow.
+  // Sets the extras of the calls and queries that follow.
   void set_extras(uintptr_t reset, uintptr_t cells, uintptr_t dcells, uintptr_t reset_hx, uintptr_t reset_cx,
                   uintptr_t dreset_hx, uintptr_t dreset_cx) {
     const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(reset)),
@@ -194,7 +194,7 @@ class Rnn {
     check(prnnSetRNNExtras(rnn_.get(), &extras));
   }
 
-  // Of the calls and queries that follow.
+  // Sets the masks of the calls and queries that follow.
   void set_masks(uintptr_t recurrent, uintptr_t zoneout, double zoneout_expectation) {
     const prnnRNNMasks_t masks{pointer(recurrent), static_cast<const unsigned char*>(pointer(zoneout)),
                                zoneout_expectation};

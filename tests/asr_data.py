@@ -56,7 +56,7 @@ def small_config(vocab_size: int = 4) -> TransducerConfig:
 
 
 def small_checkpoint(characters: str = "abc", tokenizer: Tokenizer | None = None) -> dict[str, Any]:
-    """What prnn train saves, of an untrained model."""
+    """Returns a checkpoint as prnn train saves it, of an untrained model."""
     tokenizer = tokenizer or CharTokenizer(characters)
     config = small_config(len(tokenizer))
     model = Transducer.from_config(config)

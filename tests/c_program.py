@@ -16,8 +16,8 @@ def output_of(
     defines: tuple[str, ...] = (),
     cuda: pathlib.Path | None = None,
 ) -> str:
-    """What the program prints. A warning, or an exit status other than 0, is a failure. `cuda`: the toolkit's folder,
-    for a program that uses the CUDA runtime."""
+    """Returns what the program prints. A warning, or an exit status other than 0, is a failure. `cuda`: the toolkit's
+    folder, for a program that uses the CUDA runtime."""
     library = next((ROOT / "prnn/lib").glob("libprnn.so.*"))
     sanitizers = [  # the same as the library's, for the program brings their runtime
         f"-fsanitize={option.removeprefix('sanitizers=')}"

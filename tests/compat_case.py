@@ -1,4 +1,4 @@
-"""What other packages' tests expect of their losses: inputs, costs and gradients as published.
+"""Cases from other packages' tests of their losses: inputs, costs and gradients as published.
 
 SMALL and BIG are those of warp-transducer, which warp_rnnt, torchaudio, NeMo and speechbrain use as well.
 """

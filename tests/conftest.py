@@ -1,4 +1,5 @@
-"""What every test starts from: fixed seeds, true float32 on a GPU, and as many threads as OMP_NUM_THREADS says."""
+"""The state that every test starts from: fixed seeds, true float32 on a GPU, and as many threads as OMP_NUM_THREADS
+says."""
 
 import pathlib
 import random

@@ -232,7 +232,7 @@ class DecodeCase:
         return self.prepared
 
     def state(self, slots: int) -> dict[str, Tensor]:
-        """Of so many streams that have not begun."""
+        """Returns the state of so many streams that have not begun."""
         size = (slots, self.layers, self.hidden)
         where = {"device": self.device}
         state = {"ahead": torch.full((slots,), -1, dtype=torch.int32, **where)}
@@ -253,7 +253,7 @@ class DecodeCase:
         bias: tuple[Tensor, Tensor] | None = None,
         workspace_size: int | None = None,
     ) -> list[Found]:
-        """What prnnTransducerSearch finds in each utterance."""
+        """Returns the results of prnnTransducerSearch in each utterance."""
         frames = frames.contiguous()
         batch, count, _ = frames.shape
         room = (batch, count * max_symbols)

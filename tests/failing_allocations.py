@@ -50,7 +50,7 @@ def bytes_of(*values: Any) -> list[bytes]:
 
 
 def layers() -> Iterator[tuple[str, RnnCase]]:
-    """Of so much work that two threads share it, and with everything that takes memory."""
+    """Layers of so much work that two threads share it, and with everything that takes memory."""
     for mode in (reference.RNN_TANH, reference.LSTM, reference.GRU):
         projection = 24 if mode == reference.LSTM else 0
         stack = reference.Stack(mode, 40, 48, 3, directions=2, projection=projection)

@@ -156,7 +156,7 @@ def chunked_wavefront() -> Iterator[CudaCase]:
 
 
 def side_by_side() -> Iterator[CudaCase]:
-    """Of the fewest timesteps, even, odd and ragged."""
+    """Cases of the fewest timesteps, even, odd and ragged."""
     for (mode, dtype), batch_sizes in itertools.product(GATED, ([20] * 32, [9] * 10 + [3] * 23)):
         yield CudaCase(reference.Stack(mode, 24, 1024, 2), batch_sizes, dtype)
     for mode in (MODES["lstm"], MODES["gru"]):
@@ -206,7 +206,7 @@ def extras_mma() -> Iterator[ExtrasCase]:
 
 
 def extras_cluster() -> Iterator[ExtrasCase]:
-    """The same in clusters, in one pass and two, and in simt, in clusters and over L2."""
+    """Cases with extras in clusters, in one pass and two, and in simt, in clusters and over L2."""
     for cell, dtype in itertools.product(("tanh", "lstm", "gru"), HALF_TYPES):
         yield ExtrasCase(reference.Stack(MODES[cell], 24, 72, 1, 2), [9, 9, 4], dtype)
         yield ExtrasCase(reference.Stack(MODES[cell], 24, 72), [121, 3], dtype)
@@ -236,7 +236,7 @@ def extras_multicast() -> Iterator[ResetCase]:
 
 
 class Tf32ResetCase(Tf32Case, ResetCase):
-    """The same in tf32."""
+    """A case with resets in tf32."""
 
 
 def extras_multicast_tf32() -> Iterator[Tf32ResetCase]:
@@ -255,7 +255,7 @@ class MasksCase(GpuMasksCase):
 
 
 def masks() -> Iterator[MasksCase]:
-    """Of cluster, mma and simt, and the large mma kernels."""
+    """Cases with masks of cluster, mma and simt, and the large mma kernels."""
     for cell, dtype in itertools.product(("tanh", "gru", "lstm"), TYPES.values()):
         yield MasksCase(reference.Stack(MODES[cell], 24, 72, 1, 2), [9, 9, 4], dtype)
         yield MasksCase(reference.Stack(MODES[cell], 24, 520), [33, 20], dtype)
@@ -281,7 +281,7 @@ class HeadsCase:
 
 
 def heads() -> Iterator[HeadsCase]:
-    """Of every engine that has them, in one launch and in several."""
+    """Cases with heads of every engine that has them, in one launch and in several."""
     for cell, dtype in itertools.product(("RNN", "GRU", "LSTM"), (torch.float32, torch.float16)):
         yield HeadsCase(cell, 3, 40, dtype, 5)
     for cell in ("GRU", "LSTM"):

@@ -1,4 +1,4 @@
-"""What the tests of the losses with a joiner share."""
+"""Shared parts of the tests of the losses with a joiner."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What prnn.nn's layers with zoneout or recurrent dropout, and LayerNormLSTM, have in common: checks of any of them."""
+"""Checks that hold for prnn.nn's layers with zoneout or recurrent dropout and for LayerNormLSTM."""
 
 import copy
 import io
@@ -86,12 +86,12 @@ def written_out(
 
 
 def layer_of(module: Any) -> Any:
-    """The same weights without heads, in float64: prnn.nn's layer, for run_written_out()."""
+    """Returns prnn.nn's layer of the same weights without heads, in float64, for run_written_out()."""
     return prnn.convert(whole_layer(module)) if module.heads > 1 else copy.deepcopy(module).double()
 
 
 def weight_gradients(module: Any, plain: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Of the module, and of layer_of() it."""
+    """Returns the gradients of the module's weights, each with that of layer_of() it."""
     if module.heads > 1:
         return [(own, expected) for _, own, expected in gradients_of_heads(module, plain.cpu())]
     return [(p.grad, q.grad) for p, q in zip(module.parameters(), plain.parameters(), strict=True)]

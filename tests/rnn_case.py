@@ -160,7 +160,7 @@ class RnnCase:
         return {name: self.data[name].clone() for name in OUTPUTS}
 
     def expected(self, **changes: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the reference says of the same data, some of it replaced."""
+        """Returns the reference's results on the data, some of it replaced."""
         names = ("x", "w", "hx", "cx", "dy", "dhy", "dcy")
         inputs = {name: changes.get(name, self.data[name]) for name in names}
         dropout = changes.get("dropout")

@@ -1,4 +1,5 @@
-"""What the tests of the library that stands in for cuDNN share: a fake cuDNN, the stand-in on host memory, cases."""
+"""Shared parts of the tests of the library that stands in for cuDNN: a fake cuDNN, the stand-in on host memory,
+cases."""
 
 import os
 import pathlib
@@ -124,7 +125,7 @@ def blocks(pseudo: int, place: reference.LayerWeights, gates: int) -> dict[tuple
 
 
 def expected(case: dict[str, Any]) -> dict[str, Any]:
-    """What the reference makes of a case, in the case's own layout; None where there is padding."""
+    """Returns the reference's results of a case, in the case's own layout; None where there is padding."""
     stack, lengths = stack_of(case), case["lengths"]
     order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
     batch_sizes = [sum(length > t for length in lengths) for t in range(max(lengths))]

@@ -10,7 +10,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parent
 
-# Of a GPU alone, or without a status.
+# Functions of a GPU alone, or without a status.
 ELSEWHERE = {
     *("Create", "BorrowHandle", "DescribeGPU", "GetVersion", "GetErrorString", "GetLastErrorMessage", "GetGPUName"),
     *(f"Joint{loss}Loss{part}" for loss in ("RNNT", "TDT") for part in ("", "Forward", "Backward")),
@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 @pytest.mark.skipif("sanitizers" in os.environ.get("PRNN_SCONS_OPTIONS", ""), reason="a sanitizer has an operator new")
 def test_every_allocation_of_every_call_may_fail(tmp_path: pathlib.Path) -> None:
-    """Of worker threads, too: there is no exception that could leave a parallel region."""
+    """Includes those of worker threads: there is no exception that could leave a parallel region."""
     hook = tmp_path / "failing_new.so"
     compile_ = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", hook, TESTS / "c/failing_new.cc"]
     subprocess.run(list(map(str, compile_)), check=True)

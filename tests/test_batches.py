@@ -65,7 +65,7 @@ def taken(options: TrainingOptions) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "cuts"])
 def test_short_and_long_utterances_are_left_out(tmp_path: Path, kind: str) -> None:
-    """What is left out is counted, and its characters are no labels."""
+    """Utterances that are left out are counted, and its characters are no labels."""
     path, valid = tmp_path / "tones.jsonl", write_corpus(tmp_path / "valid", "v", ["ab c"])
     if kind == "cuts":
         path = tmp_path / "cuts.jsonl.gz"

@@ -79,7 +79,7 @@ def test_processes_read_each_recording_once(
 
 
 def test_a_cache_larger_than_the_memory(tmp_path: Path) -> None:
-    """Of a corpus of this size it takes what the corpus needs."""
+    """The cache of a smaller corpus takes what the corpus needs."""
     manifest = write_corpus(tmp_path, "tones", TEXTS)
     data = open_data(small(manifest, tmp_path / "out", cache_gb=1e6), 0)
     assert len(list(data.loader)) == len(data.loader)

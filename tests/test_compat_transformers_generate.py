@@ -20,7 +20,7 @@ class ParakeetRNNTGenerateOutput(NamedTuple):
 
 
 class Model(nn.Module):
-    """What the search looks at of a model, and `generate` as Transformers does it, without padding."""
+    """A model with the parts that the search reads, and `generate` as Transformers does it, without padding."""
 
     def __init__(self, durations: list[int], seed: int, bias: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What orders matrix products on several streams of one handle, without a GPU: compiled against a fake runtime and a
+"""The order of matrix products on several streams of one handle, without a GPU: compiled against a fake runtime and a
 fake cuBLAS."""
 
 import os

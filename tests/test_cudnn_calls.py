@@ -1,4 +1,4 @@
-"""What the cuDNN backend asks of cuDNN, without a GPU: the backend compiled against a fake runtime and a fake cuDNN."""
+"""The calls of the cuDNN backend, without a GPU: the backend compiled against a fake runtime and a fake cuDNN."""
 
 import os
 import pathlib
@@ -171,7 +171,7 @@ STANDARD, STATIC, SMALL_H = 0, 1, 3
 
 
 def algorithms(lines: list[str]) -> list[int]:
-    """Of the calls: forward, data gradient, weight gradient."""
+    """Returns the calls' algorithms: forward, data gradient, weight gradient."""
     return [int(line.split("algorithm ")[1].split()[0]) for line in lines if "algorithm" in line]
 
 

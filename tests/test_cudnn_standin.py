@@ -69,7 +69,7 @@ def standin(folder: pathlib.Path) -> pathlib.Path:
 def results(
     request: pytest.FixtureRequest, folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path
 ) -> dict[str, dict[str, Any]]:
-    """Of all cases in one process, with weights laid out as cuDNN does and otherwise."""
+    """Runs all cases in one process, with weights laid out as cuDNN does and otherwise."""
     found, _ = run_client(folder, standin, fake, list(CASES.values()), FAKE_CUDNN_LAYOUT=request.param)
     return dict(zip(CASES, found, strict=True))
 
@@ -167,7 +167,7 @@ def test_a_single_timestep_of_inference(folder: pathlib.Path, standin: pathlib.P
 
 
 def plan_of(case: dict[str, Any], steps: int) -> dict[str, Any]:
-    """What libprnn says that it would run on an H200."""
+    """Returns the plan that libprnn would run on an H200."""
     rnn = _C.Rnn(case["mode"], _C.FLOAT, case["hidden"], case["layers"], case["input"], False)
     if case["math"] == DEFAULT_MATH:
         rnn.set_math(_C.TF32_MATH)

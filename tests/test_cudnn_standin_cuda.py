@@ -17,7 +17,7 @@ from prnn.commands.run import child_environment
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or not torch.backends.cudnn.is_available(), reason="no GPU with cuDNN"
 )
-# Of a result's largest element: what rounding does to sums of the types.
+# Tolerances relative to a result's largest element: rounding of sums in the types.
 ROUNDING = {"float32": 1e-5, "tf32": 5e-3, "float16": 5e-3, "bfloat16": 4e-2}
 
 

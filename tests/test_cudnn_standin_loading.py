@@ -51,7 +51,7 @@ def prnn_run(*arguments: object) -> list[object]:
 
 @pytest.fixture
 def front(fake: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What `prnn run --front` preloads."""
+    """Returns the library that `prnn run --front` preloads."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LD_PRELOAD", "")
     return child_environment(front=True, cudnn=str(fake))["LD_PRELOAD"]
@@ -144,7 +144,7 @@ def ran(temporary: pathlib.Path, *arguments: object) -> subprocess.CompletedProc
 
 
 def logged(temporary: pathlib.Path, *command: object) -> subprocess.CompletedProcess[str]:
-    """What a program under `prnn run --log` says. It leaves no file."""
+    """Runs a program under `prnn run --log`. It leaves no file."""
     done = ran(temporary, "--log", "--", *command)
     assert not list(temporary.iterdir())
     return done

@@ -27,7 +27,7 @@ multiprocessing.set_forkserver_preload(["torch._dynamo", "lightning"])
 
 
 def run_processes(part: Callable[..., Any], tmp_path: pathlib.Path) -> list[Any]:
-    """What part(rank, folder) returns in each of two processes."""
+    """Returns part(rank, folder) of each of two processes."""
     torch.multiprocessing.start_processes(in_group, (part, str(tmp_path)), nprocs=2, start_method="forkserver")
     return [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
 
@@ -170,8 +170,8 @@ def run_as_torchrun(processes: int, part: Callable[..., None], *arguments: objec
 
 
 def test_eight_processes_train_as_one(tmp_path: pathlib.Path) -> None:
-    """Of different batch sizes, the last without data in the second half, one killed and all restarted: gradients and
-    weights are those of one process with the whole batches."""
+    """Two processes with different batch sizes, the last without data in the second half, one killed and all restarted:
+    gradients and weights are those of one process with the whole batches."""
     run_as_torchrun(8, distributed_program.train, str(tmp_path))
     assert {path.read_text() for path in tmp_path.glob("attempt0-*")} == {"0"}
     assert [path.read_text() for path in tmp_path.glob("attempt1-*")] == ["2"] * 8
@@ -213,7 +213,7 @@ def test_four_processes_of_prnn_train_are_as_one(tmp_path: pathlib.Path) -> None
 
 @torch.no_grad()
 def validated(rank: int, folder: str, devices: int = 2) -> dict[str, Any]:
-    """What a process makes of its share of a validation: what it logs, and the texts that it has validated."""
+    """Returns a process's results of its share of a validation: its log, and the texts that it has validated."""
     manifest = pathlib.Path(folder, "tones.jsonl")
     model = {"encoder_hidden": 8, "encoder_layers": 1, "predictor_hidden": 4, "joiner_dim": 8, "frame_stack": 8}
     options = TrainingOptions(manifest, manifest, model=model, batch_size=2, accelerator="cpu", devices=devices)

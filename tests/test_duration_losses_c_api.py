@@ -86,8 +86,8 @@ def test_gradients_in_place_of_the_logits(kind: int) -> None:
 
 @pytest.mark.parametrize("omega", [0.0, 0.25])
 def test_gathered_log_probabilities(omega: float) -> None:
-    """Those of blank, next target and durations, in place of the logits, whose targets are not read: the same costs,
-    and gradients that are minus the probabilities of the arcs."""
+    """Log-probabilities of blank, next target and durations in place of the logits, whose targets are not read: the
+    same costs, and gradients that are minus the probabilities of the arcs."""
     logits = loss_case.duration_case(omega=omega, fastEmitLambda=0.1)
     data = logits.data
     logits.run("DurationRNNTLoss")

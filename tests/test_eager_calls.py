@@ -144,7 +144,7 @@ def test_saved_tensors_that_were_elsewhere(served: list[bool]) -> None:
 
 
 def test_weights_that_are_elsewhere_when_the_backward_pass_comes(served: list[bool]) -> None:
-    """Of a graph the values then count."""
+    """A graph takes the values of that time."""
     module = small(num_layers=2)
     forget(module)
     x, states = data_of(module)

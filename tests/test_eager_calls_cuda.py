@@ -27,7 +27,7 @@ BIG = "ignore:prnn. not the persistent kernels"
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
-    """Those that were not the operator's."""
+    """Returns the calls that were not the operator's."""
     found: list[Call] = []
     seen = threading.local()
     forward, run = Call.forward, ModuleCalls._run
@@ -219,7 +219,7 @@ def test_torchs_switch_for_tf32(backend: str, calls: list[Call], monkeypatch: py
                 assert_equal(training_step(module, x, states), results)
         assert calls[-1].stack.math == (_C.TF32_MATH if allowed else _C.DEFAULT_MATH)
     assert len(calls) == 7
-    # Of a backward pass the switch of its time counts.
+    # A backward pass follows the switch at its time.
     output = module(x, states)[0]
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     late = torch.autograd.grad(output.sum(), x)

@@ -257,7 +257,7 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_checkpoint_remembers_them(tmp_path: Path) -> None:
-    """Of a training by the command line."""
+    """The checkpoint is that of a training by the command line."""
     manifest = write_corpus(tmp_path, "tones", ["ab", "c"])
     command = ["train", "--manifest", manifest, "--valid", manifest, "--output", tmp_path / "out", "--epochs", 1]
     command += ["--cell", "layer_norm_lstm", "--layers", 2, "--hidden", 6, "--model.encoder_residual", "true"]

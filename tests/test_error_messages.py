@@ -102,7 +102,7 @@ def test_the_stream_is_kept() -> None:
 
 
 def enumerators(kind: str) -> dict[str, int]:
-    """Those of an enumeration of the public headers."""
+    """Returns the enumerators of an enumeration of the public headers."""
     for header in capi.HEADERS:
         text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
         if found := re.search(rf"typedef enum \{{([^}}]*)\}} {kind};", text):

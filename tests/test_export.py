@@ -134,7 +134,7 @@ def test_sherpa_onnx_runs_eight_bits(tmp_path: Path) -> None:
 
 
 class Step(nn.Module):
-    """What the encoder's graph computes, in torch."""
+    """The encoder's graph in torch."""
 
     def __init__(self, model: Transducer) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def test_values_of_the_graphs(tmp_path: Path, shape: str, int8: bool) -> None:
             assert error < (0.1 if int8 else 1e-5), (part, error)
 
 
-# What cannot be exported
+# Models that cannot be exported
 
 
 @pytest.mark.parametrize(

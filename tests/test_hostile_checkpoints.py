@@ -386,7 +386,7 @@ def test_a_training_of_another_kind(
     ],
 )
 def test_rates_follow_from_the_options(trained: TrainingOptions, change: Callable[[dict[str, Any]], object]) -> None:
-    """What a checkpoint says of them is not read."""
+    """The rates that a checkpoint holds are not read."""
     try:
         with changed_checkpoint(trained, change) as last:
             train(replace(trained, epochs=2), progress=False)

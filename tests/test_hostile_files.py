@@ -102,7 +102,7 @@ def flac(tmp_path: Path) -> bytes:
 
 
 def claiming(flac: bytes, samples: int) -> bytes:
-    """The same with another number of samples in its header: the last 36 of the bits from byte 18 on."""
+    """Returns the FLAC with another number of samples in its header: the last 36 of the bits from byte 18 on."""
     word = int.from_bytes(flac[18:26], "big") >> 36 << 36 | samples
     return flac[:18] + word.to_bytes(8, "big") + flac[26:]
 
@@ -171,7 +171,7 @@ def test_an_mp3_that_does_not_give_its_length(tmp_path: Path, mode: str) -> None
 @pytest.mark.parametrize("rate", [8000, 44_100])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_mp3s_of_any_length(tmp_path: Path, rate: int, channels: int) -> None:
-    """Of some lengths a whole frame of padding follows the last sample."""
+    """With some lengths a whole frame of padding follows the last sample."""
     path, tagged = tmp_path / "a.mp3", tmp_path / "tagged.mp3"
     noise = 0.1 * np.random.default_rng(0).standard_normal((10_000, channels))
     for samples in range(6000, 7300, 60):

@@ -230,7 +230,7 @@ def test_ranges_limit_the_cells(device, rnnt_type, block_elements):
     ours = prnn.joint_rnnt_loss(
         *leaves, targets, frames, symbols, 0, ranges=ranges, block_elements=block_elements, **options
     )
-    # The same with the logits of all other cells so that no path goes through them.
+    # The expected gradients have the logits of all other cells so that no path goes through them.
     encoder, predictor, weight, bias = leaves
     logits = torch.nn.functional.linear((encoder[:, :, None] + predictor[:, None]).tanh(), weight, bias)
     logits = logits.log_softmax(-1)

@@ -7,7 +7,7 @@ from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
 pytestmark = build.marks("kernels_on_cpu")
-# Of storing the results; of tf32, of sums, whose last digits change how some states are rounded.
+# Tolerances for storing the results; for tf32, for sums, whose last digits change how some states are rounded.
 TOLERANCE = {"half": 4e-4, "bfloat16": 3e-3, "tf32": 5e-5}
 GRU = "kWgmmaMulticast half gru 32, 1"
 KERNELS = {GRU, "kWgmmaMulticast bfloat16 gru 64, 2", "kWgmmaMulticast bfloat16 lstm 32, 2"}

@@ -70,8 +70,8 @@ def test_accesses_behind_projections_are_ordered(
     assert find_unordered(ordered, hidden=hidden, batches=batches, chunk=chunk, **options) == []
 
 
-# What words alone order: a block makes its words of the ring empty when all have published those of the next step, and
-# the other block's sums of its units before that block can send them again.
+# The order that words alone give: a block makes its words of the ring empty when all have published those of the next
+# step, and the other block's sums of its units before that block can send them again.
 POLL, PUBLISH, EMPTY_WORDS = "states[i] = load_or_zeros(", "publish_word(to[i] >= 0", "publish_16_bytes(to"
 PUBLISH_CANDIDATE = "publish_word(has_word, exchange"
 RELOAD = "reload_if_missing(words[i]"

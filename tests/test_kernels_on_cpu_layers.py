@@ -7,7 +7,7 @@ from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
 pytestmark = build.marks("kernels_on_cpu_layers")
-# Of sums in another order; of storing the results, and the factors of products.
+# Tolerances for sums in another order; for storing the results, and the factors of products.
 TOLERANCE = {"float": 5e-6, "tf32": 2e-5, "half": 4e-4, "bfloat16": 3e-3}
 # Engine, type, cell, the shapes of the kernels, and layers: hidden size, batches and more options.
 CASES = {

@@ -471,7 +471,7 @@ def test_results_are_reproducible() -> None:
 
 @pytest.mark.parametrize("lengths", [[5, 1, 3], [2, 4], [5, 5], [1], []], ids=str)
 def test_lengths_that_are_constants_of_a_graph(lengths: list[int]) -> None:
-    """What a capture on a GPU makes of them."""
+    """A capture on a GPU makes lengths such constants."""
     found = _lstm_layers._constant_lengths(torch.tensor(lengths, dtype=torch.int64), torch.zeros(5, len(lengths), 2))
     assert found.dtype == torch.int32
     assert found.tolist() == lengths

@@ -34,7 +34,7 @@ OPTIONS = pytest.mark.parametrize(
         {"has_lengths": True, "reverse": True, "masks": True},
     ],
 )
-# Of the largest element of each result.
+# Tolerances relative to the largest element of each result.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *HALVES)
@@ -46,7 +46,7 @@ def engines_of(case: Case, dtype: torch.dtype) -> tuple[str, str]:
 
 
 def engine_of(case: Case, dtype: torch.dtype) -> str:
-    """Of both passes."""
+    """Returns the engine of both passes."""
     forward, backward = engines_of(case, dtype)
     assert forward == backward
     return forward

@@ -20,7 +20,7 @@ LAYERS: dict[str, Make] = {
 
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What the calls of the library were allowed, one by one."""
+    """Returns whether each call of the library was allowed tf32."""
     found: list[bool] = []
 
     class Options(_C.LayerNormLstmOptions):

@@ -15,9 +15,9 @@ from prnn._ops.layer_norm_lstm_input import input_products
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
-# Of the largest element of each result; the factors have errors of up to 2^-11.
+# Relative to the largest element of each result; the factors have errors of up to 2^-11.
 TOLERANCE = 6e-3
-# Of the output, in norm: rounded factors do more to it, float32's sums less.
+# The output's error in norm: rounded factors do more to it, float32's sums less.
 BORDER = 5e-6
 
 Results = dict[str, torch.Tensor]

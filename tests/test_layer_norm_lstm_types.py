@@ -57,8 +57,8 @@ def results_and_gradients(module: torch.nn.Module, dtype: torch.dtype, form: str
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("form", ["padded", "lengths", "packed", "alone"])
 def test_sixteen_bits_are_float32_rounded(kind: str, dtype: torch.dtype, training: bool, form: str) -> None:
-    """The same masks too, which are drawn in float32. prnn's own kernels, which an LSTM without normalisation has, keep
-    16 bits of float's 24 where they multiply pairs: such a result may end in the number beside."""
+    """The masks are equal too: they are drawn in float32. prnn's own kernels, which an LSTM without normalisation has,
+    keep 16 bits of float's 24 where they multiply pairs: such a result may end in the number beside."""
     module = make_layer(kind, dtype=dtype).train(training)
     found = results_and_gradients(module, dtype, form)
     expected = results_and_gradients(copy.deepcopy(module).float(), dtype, form)

@@ -1,4 +1,4 @@
-"""What a training says of whether it learns; and augmentation that begins later."""
+"""A training's messages about whether it learns; and augmentation that begins later."""
 
 from __future__ import annotations
 

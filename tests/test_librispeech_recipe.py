@@ -99,7 +99,7 @@ def finished(corpus: Path, config: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def contents(output: Path) -> dict[str, object]:
-    """What the stages have made, as far as runs agree on it."""
+    """Returns the stages' results, as far as runs agree on them."""
     made: dict[str, object] = {}
     for name in ("data/train.jsonl.gz", "pieces-12.model"):
         made[name] = (output / name).stat().st_size

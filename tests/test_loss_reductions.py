@@ -1,4 +1,4 @@
-"""What reductions make of the costs, by the library and in torch operations: values, gradients, bad arguments."""
+"""Reductions of the costs, by the library and in torch operations: values, gradients, bad arguments."""
 
 import ctypes
 import math

@@ -86,7 +86,7 @@ VALUES: dict[str, Any] = {
     "zero_infinity": True,
     "zoneout": 0.4375,
 }
-# Of arguments without a default, and of those that options need beside them.
+# Values of arguments without a default, and of those that options need beside them.
 BASE: dict[str, Any] = {
     "big_blank_durations": [2],
     "blank": 4,

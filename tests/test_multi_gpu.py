@@ -81,7 +81,8 @@ def test_distributed_gradients_are_those_of_the_joined_batch(tmp_path: pathlib.P
 
 
 class TwoStacks(torch.nn.Module):
-    """Of layers that run by chunks on a whole GPU. The gradients of the second travel while the first runs backward."""
+    """Two stacks of layers that run by chunks on a whole GPU. The gradients of the second travel while the first runs
+    backward."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -298,7 +298,7 @@ def test_bias_of_a_wrong_shape() -> None:
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_and_infinity(cell: str, value: float) -> None:
-    """What is not finite goes through as it does in torch, and the other sequences keep clear of it."""
+    """Values that are not finite go through as in torch, and the other sequences keep clear of it."""
     theirs, ours = make(torch.nn, cell, 3, 4), make(prnn.nn, cell, 3, 4)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(5, 2, 3)

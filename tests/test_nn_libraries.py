@@ -87,6 +87,6 @@ def test_floating_point_operations_with_layer_normalisation() -> None:
 
 
 def test_recurrent_layers_are_of_torchs_base() -> None:
-    """What initialisers may ask for in the place of torch.nn.LSTM: its reset_parameters() and parameter names."""
+    """Initialisers may ask for these in the place of torch.nn.LSTM: its reset_parameters() and parameter names."""
     for kind in KINDS.values():
         assert issubclass(kind, torch.nn.RNNBase)

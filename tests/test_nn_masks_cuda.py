@@ -33,7 +33,7 @@ def test_equals_its_formulas(dtype: torch.dtype, hidden: int) -> None:
 
 @pytest.mark.parametrize(("dtype", "hidden", "batch"), [(torch.bfloat16, 1024, 80), (torch.float32, 200, 3)], ids=str)
 def test_batches_of_other_kernels(dtype: torch.dtype, hidden: int, batch: int) -> None:
-    """Those of LayerNormLSTM, with the same masks."""
+    """The other kernels are LayerNormLSTM's, with the same masks."""
     module = LSTM(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS)
     x, found = torch.randn(6, batch, 40, device="cuda", dtype=dtype, requires_grad=True), []
     (engine,) = prnn.explain(module, batch).layers

@@ -89,7 +89,7 @@ def test_flat_weights_of_calls_that_torchs_operator_serves(monkeypatch: pytest.M
 
 
 def with_copied_forward(layer: Any) -> Any:
-    """What torch's own forward does of padded input, with the methods that it has for it."""
+    """Gives the layer a copy of torch's own forward of padded input, with the methods that it has for it."""
 
     class Copied(layer):
         def forward(self, input: Tensor, hx: Any) -> Any:

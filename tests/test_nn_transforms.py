@@ -111,7 +111,7 @@ def test_vmap_over_an_ensemble(cell: str, options: dict[str, Any]) -> None:
 
 
 def test_vmap_with_lengths_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which a GPU's calls are an operator of their own."""
+    """A GPU's calls with such lengths are an operator of their own."""
     monkeypatch.setattr(rnn, "_reads_host", lambda input, sizes: any(given is not None for given in sizes))
     members = [prnn.nn.GRU(5, 4, dtype=torch.float64) for _ in range(3)]
     parameters, _ = torch.func.stack_module_state(members)

@@ -1,4 +1,4 @@
-"""What Layer asks the library, keeps, and says: backends and sizes of calls."""
+"""Layer's queries of the library and its answers: backends and sizes of calls."""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -364,7 +364,7 @@ def test_autocast_on_the_cpu_gives_torchs_dtypes(
     theirs, ours = make_pair(cell, 3, 4, num_layers=2, bidirectional=True, dtype=weights, **options)
     half, single = torch.bfloat16, torch.float32
     pairs = [None, *itertools.product((single, half), repeat=2 if cell == "LSTM" else 1)]
-    # Of a packed float16 input torch makes float16 and bfloat16 tensors, and raises.
+    # From a packed float16 input torch makes float16 and bfloat16 tensors, and raises.
     x_dtypes = (single, half) if packed else (single, half, torch.float16)
     for x_dtype, state_dtypes in itertools.product(x_dtypes, pairs):
         x = torch.randn(5, 2, 3, dtype=x_dtype)

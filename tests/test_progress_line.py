@@ -1,4 +1,4 @@
-"""What prnn train says while it runs, and what a signal leaves of it."""
+"""Messages of prnn train while it runs, and what a signal leaves of it."""
 
 import io
 import os

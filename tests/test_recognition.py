@@ -177,7 +177,7 @@ print("torch._dynamo" in sys.modules)
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.parametrize("beam", [1, 3])
 def test_on_a_gpu(recordings: list[Path], beam: int) -> None:
-    """The same texts as on the CPU, of recordings at two rates."""
+    """The texts are those of the CPU, of recordings at two rates."""
     durations = [soundfile.info(path).duration for path in recordings]
     texts = []
     for device in ("cpu", "cuda"):

@@ -24,7 +24,7 @@ LONG_HIDDEN = (100, 1024)
 
 
 class Errors(NamedTuple):
-    """Of one output or gradient, relative to its norm."""
+    """Errors of one output or gradient, relative to its norm."""
 
     name: str
     elements: int

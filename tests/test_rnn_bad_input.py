@@ -302,7 +302,7 @@ class TestQueries:
         self.refused(case, name, "xDesc[1] has batch 3, more than the 2", xDesc=increasing)
 
     def test_sizes_of_a_mode(self, case: RnnCase) -> None:
-        """Of inference and of training, in one call; the older functions answer for both."""
+        """One call gives the sizes of inference and of training; the older functions answer for both."""
         inference, training = case.temp_space_sizes(fwdMode=0), case.temp_space_sizes(fwdMode=1)
         assert inference[0] == training[0] == capi.SUCCESS
         assert max(inference[1], training[1]) == case.size("GetRNNWorkspaceSize")

@@ -37,7 +37,7 @@ SIZES = [
     (3, 1024, 7, 80),
     (6, 896, 3, 262),
     (6, 1024, 4, 256),
-    # Of four
+    # Four layers
     (4, 576, 4, 66),
     (4, 640, 1, 70),
     (4, 704, 8, 65),
@@ -45,7 +45,7 @@ SIZES = [
     (7, 832, 5, 64),
     (7, 1024, 2, 83),
     (8, 768, 3, 64),
-    # Of five
+    # Five layers
     (5, 576, 8, 81),
     (5, 640, 6, 75),
     (5, 704, 3, 64),
@@ -62,7 +62,7 @@ SIZES = [
     (10, 576, 2, 70),
     (9, 1024, 4, 66),
     (10, 960, 7, 64),
-    # Of more
+    # More layers
     (6, 768, 6, 67),
     (6, 832, 4, 64),
     (12, 640, 4, 64),
@@ -417,7 +417,7 @@ def test_nan_comes_out_and_nothing_hangs(hidden: int, name: str) -> None:
 
 @pytest.mark.parametrize(("hidden", "batch_sizes"), [(1024, LENGTHS[0][2]), (704, LENGTHS[1][2])], ids=str)
 def test_nan_stays_in_its_sequence(hidden: int, batch_sizes: list[int]) -> None:
-    """Of different lengths, backward: the gradients of the others are as without."""
+    """With different lengths, backward: the gradients of the others are as without."""
     torch.manual_seed(18)
     case = case_of(5, hidden, batch_sizes)
     assert_runs_so(case)
@@ -440,7 +440,7 @@ def test_nan_stays_in_its_sequence(hidden: int, batch_sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("batch", [4, 8])
 def test_padding_never_matters(batch: int) -> None:
-    """Of padded sequences in a module: the same bits whatever it is, and gradients of zero."""
+    """Padded sequences in a module: the same bits whatever it is, and gradients of zero."""
     torch.manual_seed(19)
     lengths = torch.linspace(150, 1, batch).long()
     module = prnn.nn.LSTM(1024, 1024, 5, device="cuda", dtype=torch.float16)
@@ -474,7 +474,7 @@ def test_it_takes_no_more_memory_than_layers_alone(batch: int) -> None:
 
 
 def test_layers_after_each_other() -> None:
-    """The same within what rounding allows, whatever the engine of single layers."""
+    """Results agree within what rounding allows, whatever the engine of single layers."""
     results = []
     for kind in (CudaCase, LayerAfterLayer):
         torch.manual_seed(13)

@@ -50,7 +50,7 @@ LAST_LENGTHS = [4] + [3] * 132 + [2]
 
 
 def long_enough(batch_sizes: list[int]) -> list[int]:
-    """Of 64 timesteps and more, more of the first batch: as many as all stacks run so from."""
+    """With 64 timesteps and more, more of the first batch: as many as all stacks run so from."""
     return batch_sizes[:1] * 64 + batch_sizes
 
 
@@ -125,7 +125,7 @@ def test_an_unaligned_output(hidden: int) -> None:
 @pytest.mark.parametrize("name", ["dy", "hx", "dhx", "dx", "w"])
 @pytest.mark.parametrize(("hidden", "batch_sizes"), [(1024, [5] * 64), (640, LENGTHS[0][2])], ids=str)
 def test_unaligned_arrays(name: str, hidden: int, batch_sizes: list[int]) -> None:
-    """Of dy and w, layers run backward one after the other, into rows of gradients as wide as by chunks."""
+    """With unaligned dy and w, layers run backward one after the other, into rows of gradients as wide as by chunks."""
     torch.manual_seed(15)
     case = case_of(3, hidden, batch_sizes)
     given = case.data[name]
@@ -176,7 +176,7 @@ def test_nan_comes_out_and_nothing_hangs(name: str) -> None:
 
 
 def test_layers_after_each_other() -> None:
-    """The same within what rounding allows, whatever the engine of single layers."""
+    """Results agree within what rounding allows, whatever the engine of single layers."""
     results = []
     for kind in (CudaCase, LayerAfterLayer):
         torch.manual_seed(13)

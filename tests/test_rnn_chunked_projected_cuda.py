@@ -416,8 +416,8 @@ def test_merged_input_matrices_cost_no_accuracy(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("layers", "batch"), [(12, 4), (10, 8)])
 def test_layers_after_each_other(layers: int, batch: int) -> None:
-    """The same within what rounding allows; the reserve space is as large, and the workspace has the matrices of all
-    layers of a launch in place of one."""
+    """Results agree within what rounding allows; the reserve space is as large, and the workspace has the matrices of
+    all layers of a launch in place of one."""
     results, plans = [], []
     for kind in (CudaCase, LayerAfterLayer):
         torch.manual_seed(19)

@@ -23,7 +23,7 @@ LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 # Large enough for several threads: work between two barriers is what decides.
 LARGE = reference.Stack(reference.LSTM, 70, 100, 2, 2, projection=37)
-# Of fewer panels than threads, which then share the sequences.
+# A layer of fewer panels than threads, which then share the sequences.
 NARROW = reference.Stack(reference.LSTM, 9, 20, 2, 2, projection=7)
 
 THREADS = """
@@ -323,7 +323,7 @@ def has_large_pages(tensor: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_large_pages(dtype: torch.dtype) -> None:
-    """Of spaces of 32 MB or more, and no others; the workspace is another one in each call."""
+    """Spaces of 32 MB or more have them, and no others; the workspace is another one in each call."""
     switch = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not switch.exists() or "[never]" in switch.read_text():
         pytest.skip("this system has no transparent large pages")

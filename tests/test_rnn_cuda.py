@@ -54,7 +54,7 @@ class CudaCase(RnnCase):
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
     def plan(self) -> Info:
-        """Of the case's problem, on the GPU that is there."""
+        """Returns the plan of the case's problem, on the GPU that is there."""
         info = Info()
         capi.check(
             "QueryRNNSequence",

@@ -131,7 +131,7 @@ def test_best_goes_on_beyond_the_resident_limit(mode: int, hidden: int) -> None:
 
 
 def test_best_takes_the_faster_for_the_largest_layers() -> None:
-    """Of 16-bit layers that only the large-layer kernels hold, larger batches go to cuDNN."""
+    """With 16-bit layers that only the large-layer kernels hold, larger batches go to cuDNN."""
     torch.manual_seed(6)
     stack = reference.Stack(reference.LSTM, 16, 2300)
     small, large = (CudnnCase(stack, [batch] * 2, torch.float16, backend=BEST) for batch in (8, 17))

@@ -183,7 +183,7 @@ WRITTEN = {"RNNBackwardData": ("dx", "dhx", "dcx"), "RNNBackwardWeights": ("dw",
 @pytest.mark.parametrize("call", WRITTEN)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_training_step_wants_the_same_extras(mode: int, call: str) -> None:
-    """Those of the forward call, wherever they lie: with others the results would be wrong."""
+    """The extras are those of the forward call, wherever they lie: with others the results would be wrong."""
     torch.manual_seed(4)
     case = ExtrasCase(reference.Stack(mode, 3, 5, 2, 2), [4, 4, 2])
     names = extras_of(mode)

@@ -208,7 +208,7 @@ def test_every_number_of_a_matrix(rows: int, dtype: torch.dtype) -> None:
 
 @of_both_types
 def test_infinite_states(dtype: torch.dtype) -> None:
-    """Of them nothing is missing when they are rounded, and no NaN comes of it."""
+    """Rounding leaves no remainder of them, and no NaN comes of it."""
     case, float_case = make_pair(RnnCase, reference.Stack(reference.RNN_RELU, 4, 40), [4] * 7, dtype=dtype)
     for one in (case, float_case):
         one.data["w"].fill_(0.0625)

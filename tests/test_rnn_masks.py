@@ -76,7 +76,7 @@ class MasksCase(RnnCase):
 
 
 class ResetMasksCase(MasksCase, ExtrasCase):
-    """The same with resets to given states, or to zeros."""
+    """A case of masks with resets to given states, or to zeros."""
 
     to_given_states = True
     trains = True
@@ -185,7 +185,7 @@ def test_what_calls_refuse() -> None:
 @pytest.mark.parametrize("call", WRITTEN)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_training_step_wants_the_same_masks(mode: int, call: str) -> None:
-    """Those of the forward call, wherever they lie: with others the results would be wrong."""
+    """The masks are those of the forward call, wherever they lie: with others the results would be wrong."""
     torch.manual_seed(4)
     for names in masks_of(mode):
         case = MasksCase(reference.Stack(mode, 3, 5, 2, 2), [4, 4, 2])

@@ -137,7 +137,7 @@ def test_while_a_graph_is_captured_the_estimate_serves() -> None:
 
 
 def test_the_faster_one_is_found() -> None:
-    """Of a layer that cuDNN is well ahead with, and of one that the resident kernels are."""
+    """One layer has cuDNN well ahead, the other the resident kernels."""
     for hidden, batch, steps, expected in ((1664, 1024, 1, "cudnn"), (512, 4, 12, "persistent")):
         before = set(_measured._choices)
         module = prnn.nn.LSTM(hidden, hidden, device="cuda", dtype=torch.bfloat16)

@@ -46,7 +46,7 @@ class MulticastResetCase(GpuCase, MulticastCase):
         assert torch.equal(self.data["y"], trained)
 
 
-# Of what extras a layer has, what multicast kernels take backward.
+# The extras that multicast kernels take backward, by the extras that a layer has.
 RESETS_OF = {
     mode: tuple(name for name in extras_of(mode) if name != "dcells") for mode in (reference.LSTM, reference.GRU)
 }

@@ -16,7 +16,7 @@ class Tf32MulticastCase(Tf32Case, MulticastCase):
 
 
 class Tf32ResetCase(Tf32Case, MulticastResetCase):
-    """The same with resets."""
+    """A tf32 case with resets."""
 
 
 class Tf32PlannedCase(Tf32Case, GpuCase):

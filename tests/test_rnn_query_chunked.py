@@ -20,7 +20,7 @@ def plan(gpu: str = "H200", projection: int = 0, **arguments: int) -> Info:
     return layer.query_gpu(gpu)
 
 
-# What does not depend on a projection.
+# Fields that do not depend on a projection.
 LAYOUT = ["forwardEngine", "backwardEngine", "blocks", "replicas", "unitsPerBlock", "batchPerPass", "registerBytes"]
 LAYOUT += ["sharedBytes", "layersTogether", "layersTogetherBackward", "layersReason"]
 
@@ -352,7 +352,7 @@ def test_lengths_are_as_one_length(hidden: int, layers: int, batch: int) -> None
 
 
 def variables(operation: str) -> dict[str, list[tuple[int, int]]]:
-    """Of each architecture, registers of a thread and static shared memory of each kernel; some are of dropout or
+    """Returns, by architecture, registers of a thread and static shared memory of each kernel; some are of dropout or
     lengths alone."""
     log = LOGS / f"wavefront_chunked_{operation}_16bit.txt"
     if not log.exists():

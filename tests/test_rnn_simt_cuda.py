@@ -40,7 +40,7 @@ def test_large_layers_without_gates(mode: int, hidden: int, batch: int) -> None:
     ("cell", "hidden"), [("lstm", 1057), ("lstm", 1344), ("gru", 1057), ("gru", 1792), ("tanh", 2049), ("tanh", 2688)]
 )
 def test_weights_in_shared_memory(cell: str, hidden: int) -> None:
-    """Of one sequence, from the smallest to the largest layer."""
+    """One sequence, from the smallest to the largest layer."""
     torch.manual_seed(6)
     case = make_case(MODES[cell], hidden, [1] * 4)
     case.train()

@@ -285,7 +285,7 @@ def test_sequences_without_a_path(zero_infinity):
     assert costs[3] == (0 if zero_infinity else float("inf"))
     assert torch.isfinite(costs[:3]).all()
     assert not gradient[3].any()
-    # The same by a forbidden symbol.
+    # A forbidden symbol gives the same costs.
     log_probs = x.detach().log_softmax(3)
     log_probs[1, :, 2, targets[1, 2]] = float("-inf")
     log_probs[0, 2, 1, 0] = float("-inf")
@@ -368,7 +368,7 @@ def test_operators_are_registered_completely():
 
 @pytest.mark.parametrize("option", ["delay_penalty", "fastemit_lambda", "blank_targets"])
 def test_operators_name_their_options_as_python_does(option):
-    """What prnn.rnnt_loss refuses before, libprnn refuses when the operator is called with it."""
+    """libprnn refuses what prnn.rnnt_loss refuses before, when the operator is called with it."""
     x, targets, frames, symbols = batch(torch.float32)
     bad = {"delay_penalty": float("inf"), "fastemit_lambda": -1.0, "blank_targets": False}
     targets[0, 0] = 0

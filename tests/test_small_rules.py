@@ -41,7 +41,7 @@ def test_the_batches_left_over_are_others_in_each_epoch() -> None:
 
 
 def test_a_validation_loss_is_the_mean_over_utterances(tmp_path: Path) -> None:
-    """Of batches of different sizes, each with the mean of its own."""
+    """Batches of different sizes, each with the mean of its own."""
     manifest = write_corpus(tmp_path, "tones", ["ab ca", "c", "b ab", "a b c ab"])
     tokenizer = CharTokenizer("abc ")
     options = TrainingOptions(manifest, manifest, tmp_path, accelerator="cpu")

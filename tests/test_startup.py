@@ -82,7 +82,7 @@ def test_what_was_probably_meant(arguments: list[str], hint: str, capsys: pytest
 
 
 def completed(script: str, *words: str) -> list[str]:
-    """What bash offers for the last of the words."""
+    """Returns bash's completions of the last of the words."""
     line = " ".join(f"'{word}'" for word in words)
     program = f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _prnn; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()

@@ -37,7 +37,8 @@ def threads_of_torch() -> Iterator[Callable[[int], None]]:
 def test_layers_of_streams_are_the_layers(
     layer: Any, options: dict[str, Any], threads: int, batch: int, threads_of_torch: Any
 ) -> None:
-    """The same bits as prnn.nn's over the whole, of a pool's slots in any order, with chunks of any lengths."""
+    """Gives the bits of prnn.nn's layers over the whole, for a pool's slots in any order, with chunks of any
+    lengths."""
     threads_of_torch(threads)
     torch.manual_seed(0)
     module = layer(21, **options, batch_first=True).eval()

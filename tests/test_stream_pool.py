@@ -132,7 +132,7 @@ def test_a_result_is_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_share_a_long_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bits, whichever chunks prnn.nn's layers take."""
+    """Results have the same bits, whichever chunks prnn.nn's layers take."""
     model = made("lstm")
     features = torch.randn(1, 300, 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)

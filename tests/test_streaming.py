@@ -315,7 +315,7 @@ def test_log_probs_of_symbols(search: str, biased: bool) -> None:
 
 
 def test_the_best_is_that_of_all_frames_it_waits_for() -> None:
-    """Of a token-and-duration transducer: hypotheses of equal symbols that wait for different frames count together,
+    """With a token-and-duration transducer, hypotheses of equal symbols that wait for different frames count together,
     and the most probable of them goes on."""
     model = slow.tiny_model(0, durations=(0, 1, 3), loss="tdt")
     state = model.stream_init(1, "standard", beam=3)

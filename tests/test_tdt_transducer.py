@@ -34,7 +34,7 @@ def tiny_model(seed: int, durations: tuple[int, ...] = DURATIONS, **options: obj
 
 @torch.no_grad()
 def log_probs(model: Transducer, frames: torch.Tensor, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of symbols and durations after `tokens`, at every frame."""
+    """Returns those of symbols and durations after `tokens`, at every frame."""
     targets = torch.tensor([tokens], dtype=torch.int64)
     logits = model.joiner(frames[None], model.predictor(targets))[0, :, -1].double()
     symbols, durations = logits.split([model.joiner.vocab_size, len(model.durations)], -1)
@@ -119,7 +119,7 @@ def test_a_blank_of_duration_0_goes_on_by_1() -> None:
 
 
 def test_greedy_search_skips_frames() -> None:
-    """What lies in a frame that no duration lands on does not matter."""
+    """A frame that no duration lands on does not matter."""
     model = tiny_model(1, (3,))
     features = torch.randn(1, 48, 4, dtype=torch.float64)
     (found,) = model.greedy_search(features, max_symbols=2)
@@ -189,7 +189,8 @@ def largest(beam: Beam, size: int) -> Beam:
 def ways_on(
     model: Transducer, frames: torch.Tensor, t: int, tokens: tuple[int, ...], last: bool
 ) -> list[tuple[float, tuple[int, ...], int]]:
-    """What `tokens` may become at frame t, and the frames they then wait for; `last`: a symbol ends the frame."""
+    """Returns what `tokens` may become at frame t, and the frames they then wait for; `last`: a symbol ends the
+    frame."""
     symbols, durations = (x[t].tolist() for x in log_probs(model, frames, list(tokens)))
     found = []
     for (symbol, one), (duration, other) in itertools.product(

@@ -50,7 +50,7 @@ def sentencepiece_model(**options: Any) -> bytes:
 
 
 def pieces_checkpoint(tokenizer: PieceTokenizer, config: TransducerConfig | None = None) -> dict[str, Any]:
-    """What prnn train saves, of an untrained model."""
+    """Returns a checkpoint as prnn train saves it, of an untrained model."""
     config = config or small_config(len(tokenizer))
     model = Transducer.from_config(config)
     with torch.no_grad():

@@ -30,7 +30,7 @@ OPERATORS: dict[int, Callable[..., Any]] = {
 
 
 class Machine:
-    """What calls look at, and those that came to the operator: with gradients or not."""
+    """The machine that calls look at, and the calls that came to the operator: with gradients or not."""
 
     def __init__(self) -> None:
         self.calls: list[bool] = []

@@ -28,7 +28,7 @@ from prnn.transducer import Transducer
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-# Of torch, where several processes of tests make its folder of compiled kernels at the same time.
+# torch warns where several processes of tests make its folder of compiled kernels at the same time.
 @pytest.mark.filterwarnings("ignore:Specified kernel cache directory")
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed", "32-true"])
 @pytest.mark.parametrize("where", ["device", "workers"])

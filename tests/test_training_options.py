@@ -1,4 +1,4 @@
-"""What a training can be told: accumulation, steps, more of either later, averages, devices, nodes, the log."""
+"""Options of a training: accumulation, steps, more of either later, averages, devices, nodes, the log."""
 
 import contextlib
 import os
@@ -185,7 +185,7 @@ def test_killed_at_every_point_with_options(
 
 
 def test_moving_average(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is validated and saved is the average, computed here step by step."""
+    """The average is validated and saved; the test computes it step by step."""
     expected: dict[str, torch.Tensor] = {}
     zero_grad = TransducerTask.on_train_batch_start
 
@@ -269,7 +269,7 @@ def test_a_mean_of_models_that_were_not_kept(
     run(replace(options, average=2))
     assert "0 of the best 2 validated models were kept" in capsys.readouterr().out
     assert not averaged_checkpoint(options.output).exists()
-    # Those of a training that goes on are.
+    # The options of a training that goes on are.
     run(replace(options, average=2, average_of="last", epochs=4))
     assert "mean of 2 models: WER" in (said := capsys.readouterr().out)
     assert "were kept" not in said

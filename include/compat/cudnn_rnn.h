@@ -7,7 +7,7 @@
  * - PRNN_COMPAT_CUDNN_MAJOR as 5, the default, or 7: the version whose signatures and CUDNN_VERSION the client sees.
  *   Clients of 8 and 9 (cudnnRNNForward) include compat/cudnn_rnn_v8.h.
  * - PRNN_COMPAT_CPU to have cudnnCreate make a CPU handle; every data pointer is a host pointer then.
- * What prnn adds (prnnSetRNNBackend, prnnGetLastErrorMessage, ...) can be called beside these names.
+ * prnn's own functions (prnnSetRNNBackend, prnnGetLastErrorMessage, ...) can be called beside these names.
  *
  * Beside the real cudnn.h: every name here is a macro, a type or a constant, and none reaches the linker, so that one
  * translation unit can use this header and another cudnn.h, in a program linked with both libraries. Within one

@@ -428,7 +428,7 @@ static inline cudnnStatus_t prnn_compat_cudnn_temp_space_sizes(cudnnHandle_t han
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* What a call works with. */
+/* The objects that a call works with. */
 typedef struct {
   cudnnHandle_t handle;
   cudnnRNNDescriptor_t rnn;

@@ -88,7 +88,7 @@ static inline void prnn_compat_rnnt_done(bool gpu, prnnHandle_t handle) {
   if (!gpu) prnnDestroy(handle);
 }
 
-/* What lies at the front of the workspace: on a GPU labels, lengths and costs, on a CPU what the loss reads of
+/* The front of the workspace: on a GPU labels, lengths and costs, on a CPU the loss's inputs, of
  * activations that are not batch-first. Offsets in bytes. */
 typedef struct {
   size_t labels, label_lengths, input_lengths, costs, end;

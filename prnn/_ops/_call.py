@@ -319,9 +319,9 @@ def prepare(
     training: bool,
     is_operator: bool = False,
 ) -> Call:
-    """What serves calls of a size in this thread: of a layer with backend="best" the backend that was chosen, or, with
-    torch.backends.cudnn.benchmark, measured. The first call of a size runs others, too, on data of the same size.
-    data: input, packed or (T, N, I), hx and cx."""
+    """Returns what serves calls of a size in this thread: for a layer with backend="best" the backend that was chosen,
+    or, with torch.backends.cudnn.benchmark, measured. The first call of a size runs others, too, on data of the same
+    size. data: input, packed or (T, N, I), hx and cx."""
     library = handle(stack.device)
     stack.follow_precision()
 

@@ -19,7 +19,7 @@ DTYPES = {
 }
 
 
-# Of each GPU, those of threads that have ended: the next thread's, for making one takes milliseconds.
+# Handles of threads that have ended, by GPU: the next thread takes one, for making one takes milliseconds.
 _spare: dict[int, list[_C.Handle]] = {}
 
 
@@ -82,7 +82,7 @@ def _new(device: torch.device) -> _Made:
 
 
 def _cuda_library() -> _C.Handle:
-    """Of the current GPU, whose memory torch may hold without using it."""
+    """Returns the handle of the current GPU, whose memory torch may hold without using it."""
     if _C.BUILT_FOR == "CPU":
         raise NotSupportedError(
             "this prnn was built for the CPU alone, and the tensors are on a GPU: move the model and its input to the "

@@ -38,8 +38,8 @@ _EAGER_STEPS, _EAGER_BATCH, _EAGER_WIDTH = 8, 64, 256
 EXACT_STEPS = _EAGER_STEPS  # of more, the sequences of the last timestep do not matter: whether there are fewer does
 _EAGER_RNN_STEPS = 2
 
-# Of a layer whose calls torch's operator may serve, timesteps of all layers and directions up to which the host's time
-# counts alone; and units of gated cells, of which more take cuDNN several times as long.
+# Limits for a layer whose calls torch's operator may serve: timesteps of all layers and directions up to which the
+# host's time counts alone; and units of gated cells, of which more take cuDNN several times as long.
 _EAGER_WORK, _EAGER_UNITS = 128, 128
 
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
@@ -53,7 +53,7 @@ SizeKey = tuple[int, int, bool, int]
 
 
 class Config(NamedTuple):
-    """What describes a stack of layers, in the order of the operators' schemas. mode and backend are numbers."""
+    """The description of a stack of layers, in the order of the operators' schemas. mode and backend are numbers."""
 
     mode: int
     hidden_size: int
@@ -187,8 +187,8 @@ class Layer:
         return steps, batch, batch != sequences[-1], math
 
     def plan(self, handle: "_C.Handle", sequences: Sizes, math: int | None = None) -> dict[str, Any]:
-        """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last
-        call or another."""
+        """Returns what runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the
+        last call or another."""
         found = self._plans.get(key := self._size_key(sequences, math))
         if found is None:
             _make_room(self._plans)

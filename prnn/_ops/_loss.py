@@ -1,4 +1,4 @@
-"""What the losses' operators share: memory, errors, names. prnn/losses/ checks arguments and calls the operators.
+"""Shared parts of the losses' operators: memory, errors, names. prnn/losses/ checks arguments and calls the operators.
 
 Every operator takes tensors that prnn/losses/ has brought into shape: activations whose last dimension is contiguous,
 int32 symbols and lengths, all on one device. Values are checked by libprnn. `reserve` is what a forward operator keeps
@@ -74,7 +74,7 @@ class _Calls(NamedTuple):
     backward: Callable[..., None]
 
 
-# What a loss's backward kernel needs besides tensors: options, and the weights of the reduction.
+# The arguments of a loss's backward kernel besides tensors: options, and the weights of the reduction.
 _Needs = tuple[Options, Weights | None]
 
 

@@ -70,7 +70,7 @@ _second_derivative = operator(
 
 
 def keep_layouts(ctx: Any, inputs: Sequence[Any]) -> None:
-    """What second_derivatives() needs of a first derivative's inputs."""
+    """Keeps the layouts of a first derivative's inputs, for second_derivatives()."""
     ctx.layouts = [(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in inputs]
 
 
@@ -225,8 +225,8 @@ def _name(op: Any) -> str:
 
 
 def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """What makes a node of the function. The apply of torch.autograd.Function also looks after functorch's transforms,
-    for which it wants a setup_context."""
+    """Returns the function that makes a node of the graph. The apply of torch.autograd.Function also looks after
+    functorch's transforms, for which it wants a setup_context."""
     single: Any = super(torch.autograd.Function, function)
     apply: Callable[..., Any] = single.apply
     return apply

@@ -35,7 +35,7 @@ def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
 
 
 def resets_in_compiled_kernels(config: Config, input: Tensor) -> bool:
-    """The same for all batches, which one graph serves."""
+    """Whether kernels take the resets of all batches, which one graph serves."""
     # Without what torch.compile may hold as symbols, the size of the input and probabilities: they do not matter.
     return _resets_in_kernels_of_all_batches(
         config.hidden_size,

@@ -68,8 +68,8 @@ def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) ->
 def _ctc_forward(
     tensors: tuple[Tensor, ...], rest: tuple[Any, ...], reduction: Reduction | None, reserve: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _Needs]:
-    """Of the operator's arguments: costs (N,), or what reduction makes of them; the reserve. activations are (T, N, V),
-    targets (N, L) or (sum of lengths,)."""
+    """Computes costs (N,), or their reduction, and the reserve, from the operator's arguments. activations are (T, N,
+    V), targets (N, L) or (sum of lengths,)."""
     activations, targets, input_lengths, target_lengths = tensors
     options = _options(activations, targets, target_lengths, *rest[:-1])
     addresses = activations.data_ptr(), targets.data_ptr(), input_lengths.data_ptr(), target_lengths.data_ptr()

@@ -80,7 +80,7 @@ def _reserve_size(logits: Tensor, durations: list[int]) -> int:
 def _forward(
     tensors: tuple[Any, ...], rest: tuple[Any, ...], reduction: Reduction | None, reserve: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _Needs]:
-    """Of the operator's arguments: costs (N,), or what reduction makes of them; the reserve. logits are
+    """Computes costs (N,), or their reduction, and the reserve, from the operator's arguments. logits are
     (N, T, U + 1, C), targets (N, U)."""
     logits, durations, type = tensors[0], rest[0], rest[1]
     options = _options(*tensors[:2], durations, *rest[1:-1])

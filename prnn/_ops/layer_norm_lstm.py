@@ -186,7 +186,7 @@ def _fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """Of x, h0, c0 and the parameters; empty for one that is None."""
+    """Makes the gradients of x, h0, c0 and the parameters; empty for one that is None."""
     x = arrays[0]
     assert x is not None
     gradients = [x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8]]

@@ -59,8 +59,8 @@ _CONFIG = (
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
 _library = torch.library.Library("prnn", "FRAGMENT")
-# Of a GPU's layer whose batch_sizes or lengths are on the CPU: inductor must not take such a call into a CUDA graph,
-# whose inputs are copied to the GPU's memory. What torch's compiler sees is one of these below autograd.
+# The name's end for a GPU's layer whose batch_sizes or lengths are on the CPU: inductor must not take such a call into
+# a CUDA graph, whose inputs are copied to the GPU's memory. What torch's compiler sees is one of these below autograd.
 _OF_HOST = "_of_host"
 _TAGS = {"": (), _OF_HOST: tuple(filter(None, [getattr(torch.Tag, "cudagraph_unsafe", None)]))}
 for _suffix, _tags in _TAGS.items():

@@ -92,7 +92,7 @@ def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
 def _rnnt_forward(
     tensors: tuple[Any, ...], rest: tuple[Any, ...], reduction: Reduction | None, reserve: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _Needs]:
-    """Of the operator's arguments: costs (N,), or what reduction makes of them; the reserve. activations are
+    """Computes costs (N,), or their reduction, and the reserve, from the operator's arguments. activations are
     (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V)."""
     options, addresses, batch = _options(*tensors, *rest[:-1]), _addresses(tensors), tensors[2].shape[0]
     return _run_forward(_CALLS, _RNNT_NAMES, options, tensors[0], addresses, batch, rest[-1], reduction, reserve)

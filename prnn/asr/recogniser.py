@@ -315,7 +315,7 @@ class _GreedyStream:
         return self._scored(self._pool.step([self._slot], chunk)[0])
 
     def finish(self) -> Hypothesis:
-        """The same with the frames that wait for others."""
+        """Returns the hypothesis with the frames that wait for others."""
         return self._scored(self._pool.finish([self._slot])[0])
 
     def _scored(self, found: Hypothesis) -> Hypothesis:

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _found(batch: int, bidirectional: bool) -> dict[str, Any]:
-    """What is installed, what this machine has, and what stays resident where."""
+    """Returns what is installed, what this machine has, and what stays resident where."""
     import torch
 
     from prnn import _C, __version__

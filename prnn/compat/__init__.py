@@ -14,7 +14,7 @@ __all__ = ["install"]
 # Packages of losses alone, which a module of this package replaces.
 _WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch")
 
-# Of the others, the functions that are replaced, by the module that has them; {}: the module's own replace() or
+# The functions that are replaced, by package and module; {}: the module's own replace() or
 # _install() does it.
 _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "flashrnn": {},
@@ -71,7 +71,7 @@ def install(*names: str) -> None:
 
 
 def replace_in(name: str, module: ModuleType) -> None:
-    """What `prnn run --compat` does once `module` of the package `name`, not one of losses alone, has been imported: as
+    """Acts for `prnn run --compat` once `module` of the package `name`, not one of losses alone, has been imported: as
     `install`, but of a package whose other modules may yet be imported, with what is in this one."""
     own = importlib.import_module(f"prnn.compat.{name}")
     _say(own.replace(module) if hasattr(own, "replace") else _replace_parts(name, own))

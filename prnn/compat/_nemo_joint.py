@@ -197,8 +197,8 @@ def _search(computer: Any, layers: Layers, x: Tensor, out_len: Tensor) -> tuple[
 def _scores(
     joint: Any, frames: Tensor, outputs: Tensor, symbols: Tensor, times: Tensor, durations: int
 ) -> tuple[Tensor, Tensor]:
-    """What the joint gives each symbol (N, U) in its frame, logits, or log-probabilities where NeMo takes these; and
-    the indices of the durations that are chosen with them."""
+    """Returns the joint's scores of each symbol (N, U) in its frame, logits, or log-probabilities where NeMo takes
+    these; and the indices of the durations that are chosen with them."""
     at = frames.gather(1, times[..., None].expand(-1, -1, frames.shape[-1])).flatten(0, 1)
     before, wanted = outputs.flatten(0, 1), symbols.flatten()
     scores, chosen = frames.new_zeros(len(wanted)), wanted.new_zeros(len(wanted))

@@ -38,7 +38,7 @@ def generates(original: Callable[..., Any], encoder_options: frozenset[str] = fr
 
 
 def _output_class(model: Any) -> Any:
-    """What the original returns, of the first module of the model's classes that has it."""
+    """Returns the original's class of outputs, from the first module of the model's classes that has it."""
     modules = [sys.modules[kind.__module__] for kind in type(model).__mro__]
     return next(getattr(module, name) for module in modules for name in _OUTPUTS if hasattr(module, name))
 
@@ -135,7 +135,7 @@ def _steps(
     blank: int,
     most: int,
 ) -> list[tuple[int, int]] | None:
-    """What is taken in each step of a sequence and by how many frames it goes on; None where a token-and-duration
+    """Returns the symbol of each step of a sequence and by how many frames it goes on; None where a token-and-duration
     transducer may have left a frame because of the limit of symbols, and where blanks pass over a symbol: in 16 bits a
     duration may be rounded otherwise than in the search."""
     steps: list[tuple[int, int]] = []

@@ -151,7 +151,7 @@ def ctc_graph(symbols: Any, modified: bool = False, device: Any = None) -> CtcGr
 
 
 class CtcTopology(NamedTuple):
-    """What `compose` takes first."""
+    """The first argument of `compose`."""
 
     max_token: int
 

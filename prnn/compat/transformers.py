@@ -294,8 +294,8 @@ def _model_forward(original: Callable[..., Any], loss: Callable[..., Any]) -> Ca
     return forward
 
 
-# What is replaced, by the module that has it: losses, the class of a joiner, and models with their loss functions. Not
-# every version of Transformers has all of them.
+# The replacements, by the module that has the original: losses, the class of a joiner, and models with their loss
+# functions. Not every version of Transformers has all of them.
 _LOSSES: dict[str, tuple[Callable[..., Any], ...]] = {
     "transformers.loss.loss_rnnt": (rnnt_loss, ParakeetForRNNTLoss),
     "transformers.loss.loss_tdt": (tdt_loss, ParakeetForTDTLoss),

@@ -78,7 +78,7 @@ class RNNTLoss:
 
 
 class RNNTLossCompact:
-    """The same of the packed layout. Whether gradients are wanted follows from log_probs."""
+    """The loss of the packed layout. Whether gradients are wanted follows from log_probs."""
 
     @staticmethod
     def apply(

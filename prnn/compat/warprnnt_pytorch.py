@@ -70,7 +70,7 @@ def gpu_rnnt(
     blank_label: int,
     num_threads: int,
 ) -> int:
-    """The same of logits on a GPU; costs lie on either device."""
+    """The loss of logits on a GPU; costs lie on either device."""
     return _compute(acts, labels, input_lengths, label_lengths, costs, grads, blank_label, fused_log_softmax=True)
 
 

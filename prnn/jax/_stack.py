@@ -18,8 +18,8 @@ from prnn.jax import _library
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """What describes it. hidden_size is that of all heads; zoneout: zoneoutExpectation of prnnRNNMasks_t; has_cells:
-    whether an LSTM of one layer gives c of each timestep."""
+    """The description of a stack. hidden_size is that of all heads; zoneout: zoneoutExpectation of prnnRNNMasks_t;
+    has_cells: whether an LSTM of one layer gives c of each timestep."""
 
     mode: str
     input_size: int

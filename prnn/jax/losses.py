@@ -318,7 +318,7 @@ _costs.defvjp(_costs_forward, _costs_backward)
 def _sizes(
     query: Callable[..., tuple[int, int]], fields: Any, logits: Array, chosen: Mapping[str, Any], **others: int
 ) -> tuple[int, int]:
-    """Of workspace and reserve space, for the options struct with these fields."""
+    """Returns the sizes of workspace and reserve space, for the options struct with these fields."""
     handle = _library.handle(_library.platform())
     return query(handle, _options(fields, logits, {**chosen, **others}))
 

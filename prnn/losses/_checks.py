@@ -156,7 +156,8 @@ def length_bound(given: object, name: str, lengths: object, lengths_name: str, u
 
 
 def total(found: int, name: str, wanted: int, lengths: str) -> None:
-    """Of what lies one after the other: on a GPU, libprnn cannot tell that there is more than the lengths say."""
+    """Checks the total of concatenated sequences: on a GPU, libprnn cannot tell that there is more than the lengths
+    say."""
     if found != wanted:
         raise ValueError(f"{name} is {found}, but {lengths} {wanted}")
 

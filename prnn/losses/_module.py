@@ -1,5 +1,5 @@
-"""What the losses share: a repr with their options; torch.compile takes them, torch.jit.script does not, and is told to
-say so."""
+"""Shared parts of the losses' modules: a repr with their options; torch.compile takes them, torch.jit.script does not,
+and is told to say so."""
 
 import inspect
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ class LossModule(nn.Module):
     """A module that torch.compile takes and torch.jit.script does not."""
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """What torch.jit.script asks a module for before it compiles it."""
+        """Refuses: torch.jit.script asks a module for this before it compiles it."""
         raise NotSupportedError(f"prnn's {type(self).__name__} {_CANNOT}")
 
     def extra_repr(self) -> str:
@@ -28,7 +28,7 @@ class LossModule(nn.Module):
 
 
 def refuse_scripting(losses: Iterable[object]) -> None:
-    """The same for functions, also where a scripted function calls them. What else is among `losses` is left alone."""
+    """Refuses functions too, also where a scripted function calls them. Other objects among `losses` are left alone."""
     for loss in losses:
         if inspect.isfunction(loss):
             setattr(loss, _MARK, f"prnn's {loss.__name__} {_CANNOT}")

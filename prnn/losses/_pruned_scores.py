@@ -64,7 +64,7 @@ def _simple_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple
 
 
 def simple_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int, limits: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of lm (N, S + 1, V) + am (N, T, V)."""
+    """Returns the scores of lm (N, S + 1, V) + am (N, T, V)."""
     lm, am = _full_precision(lm), _full_precision(am)
     return _simple_scores(_positions_inside(lm, limits), _frames_inside(am, limits), symbols, blank)
 
@@ -78,7 +78,7 @@ def smoothed_scores(
     am_only_scale: float,
     limits: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The same interpolated with those of lm alone and of am alone."""
+    """Returns the scores interpolated with those of lm alone and of am alone."""
     lm, am = _full_precision(lm), _frames_inside(_full_precision(am), limits)
     symbol_lm, symbol_am, blank_lm, blank_am = _added_scores(lm, am, symbols, blank)
     lm_norms = lm.logsumexp(2, keepdim=True)  # (N, S + 1, 1)
@@ -98,8 +98,8 @@ def smoothed_scores(
 
 
 def _normalisers(logits: Tensor, positions: Tensor, limits: Tensor | None) -> Tensor:
-    """Of each cell of logits (N, T, R, V), whose positions are (N or 1, T or 1, R); anything in padding, where logits
-    may be NaN, with which a gradient of zero must not be multiplied."""
+    """Returns the scores of each cell of logits (N, T, R, V), whose positions are (N or 1, T or 1, R); anything in
+    padding, where logits may be NaN, with which a gradient of zero must not be multiplied."""
     if limits is not None:
         frames = _outside(limits[:, 1], limits[:, 3], logits.shape[1])[:, :, None]
         rows = (positions < limits[:, 0, None, None]) | (positions > limits[:, 2, None, None])
@@ -120,7 +120,7 @@ def joint_scores(logits: Tensor, symbols: Tensor, blank: int, limits: Tensor | N
 def pruned_scores(
     logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, limits: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same of logits (N, T, R, V), minus infinity where pruned."""
+    """Returns the scores of logits (N, T, R, V), minus infinity where pruned."""
     logits = _full_precision(logits)
     batch, frames, kept, _ = logits.shape
     count = symbols.shape[1]

@@ -140,7 +140,7 @@ def joint_rnnt_loss(
 
 
 class Joiner(NamedTuple):
-    """What a loss is given of a joiner, checked."""
+    """A joiner's checked tensors and options, as a loss is given them."""
 
     layers: "_Layers"
     activation: int

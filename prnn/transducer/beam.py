@@ -157,7 +157,7 @@ def _take_best(
 def _take_best_with_duration(
     decoder: Decoder, total: Tensor, log_probs: Tensor, ahead: Tensor, number: Tensor, hypotheses: Hypotheses
 ) -> Hypotheses:
-    """The same of (N, K, V, D) scores, the D-th duration passing over ahead[D] of the frames that come next."""
+    """Extends by (N, K, V, D) scores, the D-th duration passing over ahead[D] of the frames that come next."""
     _, beam, vocab_size, count = total.shape
     scores, choice = total.flatten(1).topk(beam)
     symbols = choice // count % vocab_size

@@ -1,4 +1,4 @@
-"""What a search prefers besides the model: phrases, and in ngram.py a language model."""
+"""Preferences of a search besides the model: phrases, and in ngram.py a language model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LARGEST_TABLE = 2**26  # entries
 
 
 class SymbolBias:
-    """What a search adds to the symbols' log-probabilities: a deterministic automaton that reads the transcript, from
-    node 0 on.
+    """Scores that a search adds to the symbols' log-probabilities: a deterministic automaton that reads the transcript,
+    from node 0 on.
 
     Args:
         vocab_size: number of symbols V, blank included.
@@ -50,7 +50,7 @@ class SymbolBias:
         return self._library_tables[key]
 
     def gains(self, node: Tensor) -> Tensor:
-        """What each symbol is given at nodes (...), (..., V)."""
+        """Returns the gain of each symbol at nodes (...), (..., V)."""
         return self.tables(node.device)[1][node]
 
     def settled(self, scores: Tensor, node: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class SymbolBias:
         return scores + self.tables(node.device)[2][node]
 
     def carried(self, node: Tensor) -> Tensor:
-        """What an utterance begins with that follows another one which has ended at nodes (...)."""
+        """Returns the nodes at which an utterance begins that follows another one, which has ended at nodes (...)."""
         return torch.zeros_like(node, dtype=torch.float64)
 
 

@@ -47,7 +47,7 @@ def require_durations(durations: object) -> None:
 
 
 def kind(value: object) -> str:
-    """What a value is, for a message."""
+    """Describes a value, for a message."""
     return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 

@@ -114,7 +114,7 @@ def replace_rows(tree: _Tree, rows: Tensor, by: _Tree) -> _Tree:
 
 
 def pick(hypotheses: Hypotheses, index: Tensor) -> Hypotheses:
-    """Of each utterance, the hypotheses at (N, K') int64."""
+    """Returns each utterance's hypotheses at (N, K') int64."""
     rows = torch.arange(index.shape[0], device=index.device)[:, None]
     return map_tensors(lambda x: x[rows, index], hypotheses)
 
@@ -138,7 +138,7 @@ def begin(decoder: Decoder, batch: int, beam: int) -> Hypotheses:
 
 
 def reserve(hypotheses: Hypotheses, symbols: int) -> Hypotheses:
-    """The same with room for `symbols` more in every hypothesis."""
+    """Returns the hypotheses with room for `symbols` more in each."""
     batch, beam, room = hypotheses.tokens.shape
     missing = int(hypotheses.lengths.max()) + symbols - room if batch * beam else 0
     if missing <= 0:
@@ -216,7 +216,8 @@ def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypoth
 
 
 def found_hypotheses(found: Any) -> list[Hypothesis]:
-    """What greedy search has found: symbols, counts, frames, confidences and scores of a `Found`, or the like."""
+    """Returns the hypotheses of a greedy search: symbols, counts, frames, confidences and scores of a `Found`, or the
+    like."""
     counts, scores = found.counts.tolist(), found.scores.tolist()
     most = max(counts, default=0)
     if not most:
@@ -246,8 +247,8 @@ def same_pairs(left: Hypotheses, right: Hypotheses, extra: int = 0) -> tuple[Ten
 
 
 def distinct(hypotheses: Hypotheses) -> Hypotheses:
-    """Those that spell the same and wait for the same frame made one: the most probable of them (with its timestamps)
-    gets the sum of their probabilities, the others none. The order stays."""
+    """Merges hypotheses that spell the same and wait for the same frame: the most probable of them (with its
+    timestamps) gets the sum of their probabilities, the others none. The order stays."""
     scores = hypotheses.scores
     same = torch.zeros(*scores.shape, scores.shape[1], dtype=torch.bool, device=scores.device)
     same[same_pairs(hypotheses, hypotheses)] = True
@@ -266,7 +267,7 @@ def settled(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:
 
 
 def transcripts(hypotheses: Hypotheses) -> Hypotheses:
-    """Those that spell the same made one, whatever frame they wait for; the most probable first."""
+    """Merges hypotheses that spell the same, whatever frame they wait for; the most probable first."""
     merged = distinct(hypotheses._replace(ahead=torch.zeros_like(hypotheses.ahead)))
     return pick(merged, merged.scores.sort(dim=1, descending=True, stable=True).indices)
 
@@ -290,7 +291,8 @@ def most_probable(hypotheses: Hypotheses) -> Tensor:
 
 
 def without_first(hypotheses: Hypotheses, counts: Tensor) -> Hypotheses:
-    """The same without the first (N,) `counts` symbols of each utterance, which all of its hypotheses share."""
+    """Returns the hypotheses without the first (N,) `counts` symbols of each utterance, which all of its hypotheses
+    share."""
     lengths = (hypotheses.lengths - counts[:, None]).clamp(min=0)  # those of score -inf may be shorter
     room = int(lengths.max()) if lengths.numel() else 0
     place = torch.arange(room, device=counts.device) + counts[:, None, None]

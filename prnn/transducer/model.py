@@ -40,7 +40,7 @@ from prnn.transducer.streaming import (
 
 
 class LossParts(NamedTuple):
-    """What a training step logs, each a mean over utterances.
+    """The losses that a training step logs, each a mean over utterances.
 
     Attributes:
         total: what to minimise: transducer + simple_weight * simple + ctc_weight * ctc.

@@ -80,8 +80,8 @@ class NgramBias(SymbolBias):
 
 
 class _Ngrams:
-    """What a file holds: natural log-probabilities of n-grams, and of contexts the logarithm of what backing off costs.
-    The beginning of an utterance is symbol V, its end V + 1."""
+    """The contents of a file: natural log-probabilities of n-grams, and of contexts the logarithm of what backing off
+    costs. The beginning of an utterance is symbol V, its end V + 1."""
 
     def __init__(self, path: Path, begin: int) -> None:
         self.path = path

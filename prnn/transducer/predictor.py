@@ -20,7 +20,7 @@ State = tuple[Tensor, ...]
 
 
 class Predictor(Protocol):
-    """What `Transducer` asks of a predictor."""
+    """The interface that `Transducer` wants of a predictor."""
 
     output_dim: int
 

@@ -32,7 +32,7 @@ LibraryState = tuple[Tensor | None, ...]  # the members of prnnTransducerState_t
 
 
 class GreedyState(NamedTuple):
-    """What N streams carry from frame to frame.
+    """The state that N streams carry from frame to frame.
 
     Attributes:
         predictor: the predictor's states after the symbols so far, each (N, ...).

@@ -31,7 +31,7 @@ _OF_JOINER = ("project_encoder", "project_predictor", "all_log_probs")
 
 @dataclasses.dataclass(frozen=True)
 class TransducerSearchState:
-    """What N streams carry from one `transducer_search` to the next. No search changes it.
+    """The state that N streams carry from one `transducer_search` to the next. No search changes it.
 
     Attributes:
         search: the predictor's state, how many of the next frames the last duration passes over, and the score.
@@ -57,7 +57,7 @@ class TransducerSearchState:
 
 @dataclasses.dataclass(frozen=True)
 class TransducerSearchResult:
-    """What `transducer_search` has found, on the device of the frames; of each row the first `counts` elements.
+    """The results of `transducer_search`, on the device of the frames; the first `counts` elements of each row count.
 
     Attributes:
         symbols: (N, T * max_symbols), integer.

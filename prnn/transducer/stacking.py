@@ -15,8 +15,8 @@ State = tuple[Tensor, ...]
 
 
 class StreamingEncoder(Protocol):
-    """What `Transducer` asks of an encoder. A streaming state is a NamedTuple of tensors and tuples of tensors, all of
-    them with the batch first."""
+    """The interface that `Transducer` wants of an encoder. A streaming state is a NamedTuple of tensors and tuples of
+    tensors, all of them with the batch first."""
 
     output_dim: int
     feature_dim: int
@@ -40,7 +40,7 @@ class StreamingEncoder(Protocol):
         ...
 
     def finish(self, state: EncoderState) -> tuple[Tensor, Tensor, EncoderState]:
-        """What the frames still waiting in the state give, once no more will come."""
+        """Encodes the frames still waiting in the state, once no more will come."""
         ...
 
 
@@ -182,8 +182,8 @@ class StackingEncoder(nn.Module):
         return out, ready, EncoderState(waiting, counts, hidden)
 
     def stacked(self, chunk: Tensor, lengths: Tensor, state: EncoderState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What a step gives its layers: stacked frames (N, M, frame_stack * F), their numbers (N,), and what waits
-        after it, `EncoderState.frames` and `counts`."""
+        """Returns the layers' inputs of a step: stacked frames (N, M, frame_stack * F), their numbers (N,), and what
+        waits after it, `EncoderState.frames` and `counts`."""
         if (together := self._stacked_together(chunk, lengths, state)) is not None:
             return together
         frames, counts = self._append(state, self._normalize(chunk, lengths), lengths)

@@ -36,7 +36,8 @@ def section(title: str, began: float) -> None:
 
 
 def command_line() -> str:
-    """What a shell calls prnn by: scripts/demo leaves no command of that name, nor its environment active."""
+    """Returns the command by which a shell calls prnn: scripts/demo leaves no command of that name, nor its environment
+    active."""
     python, here = Path(sys.executable), Path.cwd()
     return shlex.join([str(python.relative_to(here) if python.is_relative_to(here) else python), "-m", "prnn"])
 

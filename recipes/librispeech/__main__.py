@@ -44,7 +44,7 @@ def run(*arguments: object) -> None:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What the command line asks for.
+    """The options of the command line.
 
     Args:
         corpus: where LibriSpeech lies, or is to lie.
@@ -85,7 +85,7 @@ class Experiment:
         return averaged if averaged.is_file() else best_checkpoint(self.trained)
 
     def model_digest(self) -> str:
-        """What tells one checkpoint from another."""
+        """A digest that tells one checkpoint from another."""
         model = self.model()
         if not model.is_file():
             raise InputError(f"{model}: no such file; the stage train makes it")
@@ -94,7 +94,7 @@ class Experiment:
 
 
 def _read(record: Path) -> dict[str, Any]:
-    """What a stage has left of itself; empty if it has not been done."""
+    """Returns a stage's record; empty if it has not been done."""
     try:
         found = json.loads(record.read_text())
     except (OSError, ValueError):

@@ -47,7 +47,7 @@ class Config:
 
 
 class Episode(NamedTuple):
-    """Of each environment its cue, the timesteps until it asks, and whether the episode has just begun."""
+    """Each environment's cue, the timesteps until it asks, and whether the episode has just begun."""
 
     cue: Array
     left: Array

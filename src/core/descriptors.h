@@ -45,7 +45,7 @@ struct prnnDropoutStruct {
 
 namespace prnn {
 
-// What `states` of a dropout descriptor points to, in the memory of the handle's device.
+// The object that `states` of a dropout descriptor points to, in the memory of the handle's device.
 struct DropoutStates {
   uint64_t seed;
   uint64_t calls;  // training forward calls that have drawn from it

@@ -6,7 +6,7 @@
 
 namespace prnn {
 
-// What a kernel needs beyond mma.sync on tf32 and 16-bit types (compute capability 8.0).
+// A feature that a kernel needs beyond mma.sync on tf32 and 16-bit types (compute capability 8.0).
 enum class Feature : int8_t { kNone, kClusters, kWgmma };
 
 // Cycles from a block's own store to its first look at the states of the others. Looking too early slows down the very

@@ -1,6 +1,6 @@
-// What the stand-in itself does on the device: copies between cuDNN's layouts and prnn's. All of it is enqueued on the
-// stream and can be captured into a graph. cuda/device.cu has it for a GPU; cuda/no_cuda.cc refuses, and so every call
-// is forwarded.
+// Work that the stand-in itself does on the device: copies between cuDNN's layouts and prnn's. All of it is enqueued on
+// the stream and can be captured into a graph. cuda/device.cu has it for a GPU; cuda/no_cuda.cc refuses, and so every
+// call is forwarded.
 #pragma once
 
 #include <vector>

@@ -62,7 +62,7 @@ T attribute(const Attributes& given, const char* name) {
   return *found;
 }
 
-// Of a token-and-duration transducer: the options of a loss, or a model.
+// Sets the durations of a token-and-duration transducer, in the options of a loss or in a model.
 template <class Options>
 void set_durations(const Attributes& given, Options* options) {
   const Integers durations = attribute<Integers>(given, "durations");

@@ -25,7 +25,7 @@ using TensorDescriptor = Owned<prnnTensorDescriptor_t, prnnCreateTensorDescripto
 using FilterDescriptor = Owned<prnnFilterDescriptor_t, prnnCreateFilterDescriptor, prnnDestroyFilterDescriptor>;
 using RnnDescriptor = Owned<prnnRNNDescriptor_t, prnnCreateRNNDescriptor, prnnDestroyRNNDescriptor>;
 
-// What all calls read. Device pointers; NULL as in persistent_rnn.h.
+// The inputs that all calls read. Device pointers; NULL as in persistent_rnn.h.
 struct LayerInputs {
   const void *x, *hx, *cx, *weights;
   const unsigned char* reset;

@@ -10,7 +10,7 @@ namespace {
 
 const int* integers(const Array& array) { return static_cast<const int*>(data(array)); }
 
-// What options have in common, and what those with the attribute are given.
+// Sets the options that losses have in common, and those that a loss with the attribute has.
 template <class Options>
 void set_common(const Attributes& given, Options* options) {
   options->blank = attribute<int64_t>(given, "blank");

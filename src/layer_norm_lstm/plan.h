@@ -50,8 +50,8 @@ constexpr int layer_norm_lstm_grid_backward_tiles(int unit_tiles, int cluster) {
 // where they were measured to be faster than a kernel for each timestep.
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 
-// What runs calls with these options: the clusters, else the grid, else a kernel for each timestep. The last two keep
-// the same for backward: one may run the forward pass and the other the backward pass.
+// The kernels that run calls with these options: the clusters, else the grid, else a kernel for each timestep. The last
+// two keep the same for backward: one may run the forward pass and the other the backward pass.
 struct LayerNormLstmPlan {
   LayerNormLstmClusters clusters;
   LayerNormLstmGrid grid;

@@ -41,8 +41,8 @@ struct DurationArcs {
 
   constexpr int count() const { return lattice[lattices - 1].end; }
 
-  // What the gradients of a cell depend on, for each of its logits that arcs have a share in: slot 0 is the next target
-  // symbol, 1 + i blank i, and after them the duration logits.
+  // The number of slots on which a cell's gradients depend, one for each of its logits that arcs have a share in: slot
+  // 0 is the next target symbol, 1 + i blank i, and after them the duration logits.
   constexpr int slots() const { return 1 + blanks + entries; }
   constexpr int token_slot(const DurationArc& a) const { return a.blank + 1; }
   constexpr int entry_slot(const DurationArc& a) const { return 1 + blanks + a.entry; }

@@ -45,7 +45,7 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   return o;
 }
 
-// What a CPU handle can look at.
+// Checks the contents that a CPU handle can read.
 void check_contents(const DurationParams& p) {
   const prnnDurationRNNTLossOptions_t& o = p.options;
   require_lengths(p.frame_lengths, o.batch, 1, o.maxFrames, "frameLengths");

@@ -41,7 +41,7 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   backend.require_supported(o.dataType);
 }
 
-// What a CPU handle can look at: lengths, symbols, pruning ranges.
+// Checks the contents that a CPU handle can read: lengths, symbols, pruning ranges.
 void check_contents(const RnntParams& p) {
   const prnnRNNTLossOptions_t& o = p.options;
   require_lengths(p.frame_lengths, o.batch, 1, o.maxFrames, "frameLengths");

@@ -40,7 +40,7 @@ static void set_tensor(cudnnTensorDescriptor_t* descriptor, int first, int secon
   CHECK(cudnnSetTensorNdDescriptor(*descriptor, CUDNN_DATA_DOUBLE, 3, dims, strides));
 }
 
-/* What other families' clients mention: four-dimensional descriptors, and convolutions, which prnn has not. */
+/* Names that other families' clients mention: four-dimensional descriptors, and convolutions, which prnn has not. */
 static void check_other_families(void) {
   cudnnTensorDescriptor_t tensor;
   cudnnFilterDescriptor_t filter;

@@ -274,7 +274,7 @@ int main(void) {
       for (v = 0; v < kInput; ++v) EXPECT(steps[0].dx[(n * kSteps + t) * kInput + v] == 0);
     }
 
-  /* Of loss = sum(dy * y) + sum(dhy * hy): some weights, some inputs, some initial states. */
+  /* Checks gradients of loss = sum(dy * y) + sum(dhy * hy): some weights, some inputs, some initial states. */
   for (i = 0; i < 30; ++i) {
     const size_t weight = i * 37 % (w_bytes / sizeof(double)), state = i * 11 % (kStates * kProjection);
     const int sequence = (int)i % kBatch, input = (sequence * kSteps + (int)i % kLengths[sequence]) * kInput;

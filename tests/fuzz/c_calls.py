@@ -1,4 +1,4 @@
-"""What the cases of the C API share: objects alive and dead, and a call whose promises are checked."""
+"""Shared parts of the C API's cases: objects alive and dead, and a call whose promises are checked."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Client:
         refusals: Sequence[int],
         untouched: bool,
     ) -> str | None:
-        """What is wrong with a call's end."""
+        """Returns the fault of a call's end, if any."""
         if status == capi.SUCCESS:
             return "succeeded" if must_fail else None
         self.case.counts["refused"] += 1

@@ -62,7 +62,7 @@ INFO_BYTES, PLAN_BYTES = struct_size("prnnRNNInfo_t"), struct_size("prnnRNNPlan_
 
 
 class Objects(Client):
-    """What the descriptors are set to, as far as the client knows: `None` for nothing yet."""
+    """The settings of the descriptors as far as the client knows: `None` for nothing yet."""
 
     def __init__(self, case: Case, memory: Memory) -> None:
         super().__init__(case, memory)

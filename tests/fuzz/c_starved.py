@@ -24,7 +24,7 @@ MOST = 1000  # allocations of a call
 
 
 def failing_new() -> Callable[[int, int], None] | None:
-    """What tests/c/failing_new.cc has; None in a process without it."""
+    """Returns the function of tests/c/failing_new.cc; None in a process without it."""
     return getattr(ctypes.CDLL(None), "fail_allocation", None)
 
 

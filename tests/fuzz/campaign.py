@@ -33,7 +33,7 @@ STDERR_LINES = 25
 
 @dataclass
 class Found:
-    """What was found first in `case`, by a process that ran the cases from `first` on. alone: whether the case alone
+    """The first finding in `case`, by a process that ran the cases from `first` on. alone: whether the case alone
     repeats it."""
 
     case: int
@@ -56,7 +56,7 @@ class Found:
 
 @dataclass
 class Report:
-    """What a campaign tried and found. counts: by part and kind, then by name; findings: by signature."""
+    """A campaign's trials and findings. counts: by part and kind, then by name; findings: by signature."""
 
     seed: int
     counts: dict[tuple[str, str], collections.Counter[str]] = field(default_factory=dict)
@@ -121,8 +121,8 @@ class Worker:
         self._folder.cleanup()
 
     def messages(self, until: float) -> Iterator[dict[str, Any]]:
-        """What the process tells, until it ends; {"died": how} last if not by itself. Past `until` it is stopped, which
-        is no fault of its own."""
+        """Yields what the process tells until it ends; {"died": how} last if not by itself. Past `until` it is stopped,
+        which is no fault of its own."""
         assert self._process.stdout is not None
         descriptor, rest = self._process.stdout.fileno(), b""
         with selectors.DefaultSelector() as selector:

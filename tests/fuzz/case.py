@@ -71,8 +71,8 @@ def numbers(part: str, first: int = 0) -> Iterator[int]:
 
 @dataclass
 class Case:
-    """What a case is given: `random`, and where to tell what it does. `note` is what it is about to try, for the report
-    if the process does not survive that; `counts` says how much was tried, by name."""
+    """A case's source of numbers, `random`, and where to tell what it does. `note` is what it is about to try, for the
+    report if the process does not survive that; `counts` says how much was tried, by name."""
 
     seed: int
     number: int

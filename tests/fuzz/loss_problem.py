@@ -241,7 +241,7 @@ def with_padding(problem: Problem, x: Tensor) -> Tensor:
 
 
 def arranged(x: Tensor, how: int) -> Tensor:
-    """The same values with other strides."""
+    """Returns the values with other strides."""
     if how == 0:
         return x
     order = list(range(x.dim()))

@@ -53,7 +53,7 @@ class HostBlock:
 
 
 class DeviceBlock:
-    """The same on the GPU, between margins."""
+    """A block of memory on the GPU, between margins."""
 
     MARGIN = 1024
 

@@ -122,7 +122,7 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
-// Of a warp. `width`: of the groups of lanes that exchange values.
+// Shuffles of a warp. `width`: that of the groups of lanes that exchange values.
 template <class V>
 V __shfl_sync(unsigned, V value, int from, int width = 32) {
   return gpu::value_of_lane(value, gpu::lane() / width * width + from % width);

@@ -87,7 +87,7 @@ class Action {
   void (*call_)(void*);
   alignas(8) unsigned char place_[112];
 };
-// What is done now or when it is waited for. Group: number of those committed before.
+// Work that is done now or when it is waited for. Group: number of those committed before.
 struct Pending {
   long group;
   Action act;
@@ -301,7 +301,7 @@ inline void meet(Barrier& barrier, int threads, bool waits) {
   }
   if (waits && barrier.phase == phase) yield_until(barrier.phase, phase + 1);
 }
-// The same by all lanes of warps, which orders what they did before and do after.
+// Arrives by all lanes of warps, which orders what they did before and do after.
 inline void join(Barrier& barrier, int threads, bool waits) {
   order::arrive(barrier.order);
   if (barrier.arrived + 1 == threads) order::end(barrier.order);

@@ -229,7 +229,7 @@ PRNN_IN_CALLER void ptx(gpu::load_shared4, Word& x, Word& y, Word& z, Word& w, u
   ptx(gpu::load_shared(), v, from);
   x = v.words[0], y = v.words[1], z = v.words[2], w = v.words[3];
 }
-// What another block stores.
+// Stores words into another block's memory.
 template <class... Words>
 PRNN_IN_CALLER void poll_shared_words(uint32_t from, Words&... words) {
   if (gpu::one_in(2)) gpu::yield();

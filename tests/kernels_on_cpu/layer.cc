@@ -315,7 +315,7 @@ Layer::Carried Layer::state_gradients(const Carried& past, const Carried& states
   return {past.of[0] / n, (past.of[1] - past.of[0] * ratio(states)) / n, past.of[2] + past.of[1]};
 }
 
-// What remains of `past`, and of an LSTM's h `past_h`, goes to the step before.
+// The remaining part of `past`, and of an LSTM's h `past_h`, goes to the step before.
 Layer::Gates Layer::backward_unit(int s, int n, int unit, double dh, Carried& carried, double& past_h) const {
   const size_t element = at(row_of(s) + n, unit);
   const Array* const initial = first(s, n, true);

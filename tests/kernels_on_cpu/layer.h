@@ -45,15 +45,15 @@ class Layer {
   Array weights, input_bias, recurrent_bias, hx, cx, reset_hx, reset_cx, hy, cy, dhy, dcy, dhx, dcx, mask;
   Array xw, y, saved, cells, last, dy, dcells, dgates, dcandidate, bias_sums, dreset_hx, dreset_cx;
   std::vector<uint8_t> reset;
-  // Of an LSTM's h either a mask, of all timesteps, or, in layers that go backwards, the expectation.
+  // An LSTM's h has either a mask, of all timesteps, or, in layers that go backwards, the expectation.
   std::vector<uint8_t> stays;
   double zoneout = 0;
-  // What the reference has in place of xw and dy.
+  // The reference's arrays in place of xw and dy.
   std::vector<double> products, output_gradients;
 
   prnn::RnnProblem problem() const;
   prnn::ResidentSizes sizes_of(const prnn::ResidentShape& shape, int directions, int* timed_out);
-  // Those of a direction.
+  // The parameters of a direction.
   prnn::ForwardDirection forward();
   prnn::BackwardDirection backward();
 

@@ -12,8 +12,8 @@
 
 namespace order {
 
-// What global memory is: arrays; what blocks exchange, with words that are polled, which are not checked; such words
-// alone, which are.
+// The kinds of global memory: arrays; exchanges between blocks, with words that are polled, which are not checked; such
+// words alone, which are.
 enum class Kind { kArray, kExchange, kWords };
 // Whether words of kWords that are polled order what their stores depend on.
 inline bool words_order = true;
@@ -28,14 +28,14 @@ constexpr bool kMultiplies = true;
 
 #ifdef PRNN_ORDER
 
-// Of functions whose accesses have the address, and so the line, of the kernel that calls them. The compiler has no
+// Marks functions whose accesses have the address, and so the line, of the kernel that calls them. The compiler has no
 // hook for a store of what a call returns: the kernels' functions are all inlined, too.
 #define PRNN_IN_CALLER inline __attribute__((always_inline))
 constexpr bool kOn = true;
 using Clock = int16_t;
 using Clocks = std::vector<Clock>;  // of each actor; empty: zeros
 
-// Of a barrier: what those know who arrived in this phase, and in the last one.
+// A barrier's phase: the knowledge of those who arrived in this phase, and in the last one.
 struct Phase {
   Clocks arriving, last;
   int actor = -1;  // of the copies that an mbarrier counts
@@ -70,7 +70,7 @@ void end_copies(long group);
 Clocks begin_counted(Phase& barrier, long phase, const void* to, const void* from, size_t bytes);
 void end_counted(Phase& barrier, const Clocks& issued);
 void end_counted_phase(Phase& barrier, long phase);
-// What a product of the warpgroup's group number `group` reads, and the end of all groups before `group`.
+// Follows the reads of a product of the warpgroup's group `group`, and the end of all groups before it.
 void read_by_product(const void* from, size_t bytes, long group);
 void end_products(long group);
 

@@ -95,7 +95,7 @@ void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint
 
 // ---- wgmma: each warp has 16 rows; a row of B is a column of the product ----
 
-// What a descriptor says: where an operand starts, and how long its rows are, 128, 64 or 32 bytes, whose vecs are
+// A descriptor's contents: where an operand starts, and how long its rows are, 128, 64 or 32 bytes, whose vecs are
 // permuted.
 struct Operand {
   explicit Operand(uint64_t descriptor)
@@ -112,7 +112,7 @@ struct Operand {
     for (int i = 0; i < 2; ++i) order::copy(words + 4 * i, at(place(row, 16 * i), 16), 16);
   }
 };
-// Of an operand that a warp reads: 32 bytes of each row.
+// Follows the rows of an operand that a warp reads: 32 bytes of each.
 PRNN_IN_CALLER void follow_rows(const Operand& operand, int first, int rows) {
   if (!order::kOn || lane() != 0) return;
   for (int i = 0; i < 2 * rows; ++i)

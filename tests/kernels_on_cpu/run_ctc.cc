@@ -64,7 +64,7 @@ struct Reference {
     const double blank = values[at(frames - 1, states() - 1)];
     return targets > 0 ? join(blank, values[at(frames - 1, states() - 2)]) : blank;
   }
-  // Of the path with target i in frames [begins[i], ends[i]).
+  // Returns the score of the path with target i in frames [begins[i], ends[i]).
   double score(const int* begins, const int* ends) const {
     double sum = 0;
     int i = 0;

@@ -8,7 +8,7 @@
 #include "instructions.h"
 #include "rnnt/cuda/duration_recursion.cu"
 #include "rnnt/cuda/joint_frames.cu"
-// What is run of the forms; all of them take the compiler long.
+// The forms that are run; all of them take the compiler long.
 #undef PRNN_FOR_ALL_FORMS
 #define PRNN_FOR_ALL_FORMS(INSTANTIATE) INSTANTIATE(DoubleForm) INSTANTIATE(Tf32Form)
 #include "rnnt/cuda/joint_logits.cu"
@@ -34,7 +34,7 @@ std::vector<double> log_softmax(const double* x, int count) {
   return result;
 }
 
-// Of one sequence. logits: {frames, targets + 1, tokens + entries}.
+// The reference for one sequence. logits: {frames, targets + 1, tokens + entries}.
 struct Reference {
   const DurationArcs& arcs;
   double fast_emit;

@@ -7,7 +7,7 @@
 #include "arrays.h"
 #include "instructions.h"
 #include "rnnt/cuda/joint_tiles.cuh"
-// What is run of the forms; all of them take the compiler long.
+// The forms that are run; all of them take the compiler long.
 #undef PRNN_FOR_TILED_FORMS
 #define PRNN_FOR_TILED_FORMS(INSTANTIATE) INSTANTIATE(Bfloat16Form) INSTANTIATE(SplitForm)
 #include "rnnt/cuda/joint_tiles.cu"

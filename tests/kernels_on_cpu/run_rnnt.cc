@@ -53,7 +53,7 @@ struct Reference {
     alpha[on] = add_logs(alpha[on], alpha[here] + label(t, u));
     best[on] = std::max(best[on], best[here] + label(t, u));
   }
-  // Of the path that emits target u in frame times[u].
+  // Returns the score of the path that emits target u in frame times[u].
   double score(const int* times) const {
     double sum = 0;
     int u = 0;

@@ -79,7 +79,7 @@ def layer_norm_lstm(
 
 
 class TorchaudioLSTM(torch.nn.Module):
-    """What torchaudio.models.rnnt._CustomLSTM computes with layer norm, with its parameters' names."""
+    """torchaudio.models.rnnt._CustomLSTM with layer norm, with its parameters' names."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alph
               const MatrixView& b, double beta, void* c, prnnDataType_t c_type, int64_t c_stride,
               FloatProduct precision = FloatProduct::kFloat32, int64_t count = 1, int64_t c_apart = 0);
 
-// What a CUDA handle holds of cuBLAS, made with it and destroyed with it. A first small product has cuBLAS load its
+// A CUDA handle's cuBLAS state, made with it and destroyed with it. A first small product has cuBLAS load its
 // code. Without cuBLAS the first product of a call fails.
 void create_cublas(prnnContext& context);
 void destroy_cublas(prnnContext& context);

@@ -1,4 +1,4 @@
-// What a CUDA handle holds. Two implementations: cuda_state.cc (built with CUDA) and no_cuda.cc (built without), of
+// The CUDA part of a handle. Two implementations: cuda_state.cc (built with CUDA) and no_cuda.cc (built without), of
 // which the build takes one.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace prnn {
 struct CublasState;
 struct CudnnState;
 
-// What prnnContext::cuda points to.
+// The object that prnnContext::cuda points to.
 struct CudaState {
   GpuRow row{};        // what calls plan for; its name is NULL if there is none
   std::string no_row;  // then: why

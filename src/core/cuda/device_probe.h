@@ -1,4 +1,4 @@
-// What only the device and this build's own code can tell about a GPU.
+// Properties of a GPU that only the device and this build's own code can tell.
 #pragma once
 
 namespace prnn {

@@ -1,4 +1,4 @@
-// What the architecture that device code is compiled for has. 0 in host code.
+// Features of the architecture that device code is compiled for. 0 in host code.
 #pragma once
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -7,7 +7,7 @@
 #define PRNN_HAS_CLUSTERS 0
 #endif
 
-// Of compute capability 9.0 alone: later ones have other instructions in its place.
+// Instructions of compute capability 9.0 alone: later ones have other instructions in its place.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define PRNN_HAS_WGMMA 1
 #else

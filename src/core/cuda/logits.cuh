@@ -166,11 +166,11 @@ struct Few {
   }
 };
 
-// Those around a row's pieces.
+// The elements around a row's pieces.
 template <class Shape>
 using Around = Few<typename Shape::Real, Shape::kGroup, Shape::kAround>;
 
-// What is subtracted from a row before its exponentials are added up.
+// The number subtracted from a row before its exponentials are added up.
 template <class Real>
 __device__ __forceinline__ Real shift_of(Real highest) {
   return highest == static_cast<Real>(kNever) ? Real(0) : highest;
@@ -216,7 +216,7 @@ __device__ __forceinline__ typename Shape::Real row_log_sum_exp(const typename S
   return shift + log(group_sum<kGroup>(sum * fast_exp(maximum - shift) + around.sum_exp(shift)));
 }
 
-// The same for a row that the group's lanes can hold whole, with one exponential an element; `wanted` is false for a
+// Sums a row that the group's lanes can hold whole, with one exponential an element; `wanted` is false for a
 // group whose row is not wanted, and classes the same for all groups.
 template <class Shape>
 __device__ __forceinline__ typename Shape::Real held_row_log_sum_exp(const typename Shape::Element* row, int classes,
@@ -294,7 +294,7 @@ __device__ __forceinline__ void row_map(const typename Shape::Element* source, t
   }
 }
 
-// The same for a row that the group's lanes can hold whole.
+// Visits a row that the group's lanes can hold whole.
 template <class Shape, class Function>
 __device__ __forceinline__ void held_row_map(const typename Shape::Element* source, typename Shape::Element* target,
                                              int classes, int lane, bool reads, Function function) {

@@ -68,7 +68,7 @@ __device__ __forceinline__ Scaled<Real> operator+(const Scaled<Real>& a, const S
   return {fma(b.mantissa, power_of_two<Real>(b.exponent - exponent), scaled), exponent};
 }
 
-// The same number with a mantissa from 1 to 2, unless that is 0, infinite or NaN.
+// Returns the number with a mantissa from 1 to 2, unless that is 0, infinite or NaN.
 __device__ __forceinline__ Scaled<float> normalised(const Scaled<float>& a) {
   const int bits = __float_as_int(a.mantissa), biased = bits >> 23;
   const int shift = biased == 0 || biased == 255 ? 0 : biased - 127;

@@ -27,7 +27,7 @@ struct alignas(16) States {
   Scaled<Real> blank, label;
 };
 
-// The same for the best way alone, as logarithms.
+// The states of the best way alone, as logarithms.
 struct alignas(16) BestStates {
   double blank, label;
 };
@@ -42,13 +42,13 @@ struct Arrays {
   Scaled<Real>* totals;  // {N}: all paths; NaN for a bad sequence
 };
 
-// Of each position of a target, {N, width}.
+// The repeats at each position of a target, {N, width}.
 struct Repeats {
   int* next;    // the next position of the same symbol, -1 if there is none
   bool* first;  // whether the symbol stands here for the first time
 };
 
-// What a backward call needs.
+// The arrays that a backward call reads.
 template <class Real>
 struct Reserve {
   Sequence* sequences;  // {N}

@@ -61,7 +61,7 @@ __device__ void find_repeats(const CtcParams& params, const Sequence& s, int64_t
 // The rows of a recursion's blocks: alpha, beta, repeats.
 constexpr unsigned kAlphaRow = 0, kRepeatsRow = 2, kRows = 3;
 
-// What the recursions need of one sequence.
+// One sequence as the recursions read it.
 template <class Real>
 struct Track {
   const Real *blanks, *labels;
@@ -106,7 +106,7 @@ __device__ __forceinline__ States<Real> retreat(const States<Real>& ahead, const
   return {ahead.blank + ahead.label, ahead.label + right_ahead.blank + skipping};
 }
 
-// What stands before the first frame: the only way on is into the column's own states.
+// The state before the first frame: the only way on is into the column's own states.
 template <class Real>
 __device__ __forceinline__ States<Real> start(int i) {
   States<Real> states{scaled_zero<Real>(), scaled_zero<Real>()};
@@ -163,7 +163,7 @@ __device__ bool write_trivial_total(const CtcParams& p, const Arrays<Real>& arra
 template <class Real>
 constexpr int kFrames = sizeof(Real) == 4 ? 8 : 4;
 
-// What passes over the edge between two warps: the values of two chunks of frames, those that are being written and
+// The values that pass over the edge between two warps: those of two chunks of frames, those that are being written and
 // those that are being read. Beyond the outermost warps there is nothing.
 template <class Real>
 struct Edges {
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kThreads)
     backward(p, arrays, n, edges);
 }
 
-// The same for targets longer than a block has threads: a thread walks over several columns, and the frame before is
+// Sweeps targets longer than a block has threads: a thread walks over several columns, and the frame before is
 // read back from memory.
 template <class Real>
 __global__ void __launch_bounds__(kMaxThreads)

@@ -47,7 +47,7 @@ struct PreparedLayer {
   PreparedLayer(Arena& arena, const LayerShape& shape);
   void write(const LayerWeights& weights);
 
-  // What the timesteps of `rows` inputs add to their gates: {rows, G H}.
+  // Computes the inputs' part of the gates of `rows` timesteps: {rows, G H}.
   void multiply_input(const T* input, int64_t rows, T* gates, char* scratch) const;
 
   // A timestep of at most kLanes sequences: h and h_prev {n, state}; c {n, H}, in and out, and unprojected {n, H}, of

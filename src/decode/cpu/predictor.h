@@ -5,7 +5,7 @@
 
 namespace prnn {
 
-// What the predictor knows of an utterance after its symbols so far; arrays that its kind has no use for are NULL.
+// The predictor's state of an utterance after its symbols so far; arrays that its kind does not use are NULL.
 template <class T>
 struct PredictorState {
   T* h;  // {layers, H}

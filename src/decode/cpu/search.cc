@@ -21,7 +21,7 @@ struct Lane {
   int symbol = -1;
 };
 
-// What a thread works with.
+// A thread's working memory.
 template <class T>
 struct LaneArrays {
   LaneArrays(Arena& arena, const TransducerModel& m, const PreparedTransducer<T>& prepared)

@@ -1,9 +1,9 @@
 // The backward cluster kernel of the LSTM with layer normalisation: as rnn/cuda/cluster/backward.cuh, and one more
 // exchange a timestep, of the sums that both normalisations' gradients are made of.
 //
-// Those of LN(a) depend on those of LN(c'), but linearly, so that all go at once. With dc' = d - r (s1 + LN(c') s2),
-// where d = r w + (the gradient carried from the step after), w = cellGain dv, r the reciprocal of the deviation of c',
-// s1 and s2 the means of w and w LN(c'), and du_k = dc' k for the gates i, f, g, the sums of gateGain du and of
+// The gradients of LN(a) depend on those of LN(c'), but linearly, so that all go at once. With dc' = d - r (s1 + LN(c')
+// s2), where d = r w + (the gradient carried from the step after), w = cellGain dv, r the reciprocal of the deviation
+// of c', s1 and s2 the means of w and w LN(c'), and du_k = dc' k for the gates i, f, g, the sums of gateGain du and of
 // gateGain du LN(a) are sums of K1 d and K2 d, less r times those of K1, K1 LN(c'), K2 and K2 LN(c') times s1 and s2,
 // with K1 the sum over the gates of gateGain k, K2 that of gateGain k LN(a).
 #pragma once
@@ -30,7 +30,7 @@ struct LayerNormLstmBackwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER, COL
   static constexpr int kSumColumns = layer_norm_lstm_cluster_columns(kUnits);  // of a column tile
   static constexpr int kLaneUnits = kBundle / 8;                           // of a bundle: what a lane has of a sequence
   static constexpr int kSets = kTiles >= 4 || Base::kWarps == 16 ? 1 : 2;  // chains of sums, to hide their latency
-  // Those in registers; the others lie in shared memory.
+  // The operands in registers; the others lie in shared memory.
   static constexpr int kQuads = kTiles * kKTiles * 2;
   static constexpr int kRegisterTiles = kQuads > Base::kRegisterQuads ? Base::kRegisterQuads / (2 * kTiles) : kKTiles;
   static constexpr int kOtherTiles = kKTiles - kRegisterTiles;
@@ -69,7 +69,7 @@ __device__ __forceinline__ uint4 load_backward_fragment(const T* matrix, int hid
   return {words[0], words[1], words[2], words[3]};
 }
 
-// What forward kept of a unit's LN(a), as it is loaded.
+// A unit's LN(a) that forward kept, as it is loaded.
 template <class T>
 using KeptGates = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
 
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
     load_backward_weights<T, Layout>(recurrent, hidden, first_unit, &shared.sums, weights);
   }
 
-  // What this thread finishes: one unit of a sequence of each column tile.
+  // This thread finishes one unit of a sequence of each column tile.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
   const int unit = first_unit + own_unit;
   const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
@@ -178,7 +178,8 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   }
   const auto parameter = [&](int row) { return shared.parameters[row][own_unit]; };
 
-  // What the forward pass left of a step, and the next step's c: a step's c is the one before of the step after.
+  // The values that the forward pass left of a step, and the next step's c: a step's c is the one before of the step
+  // after.
   uint32_t dy[kStates], zone[kStates], input[kStates][4], cell[kStates], cell_before[kStates];
   KeptGates<T> gates[kStates];
   float4 stats[kStates], stats_before[kStates];

@@ -1,5 +1,5 @@
-// What the two cluster kernels of the LSTM with layer normalisation share. Lanes in groups have the units of a block
-// for one sequence, each in one group or in two; a warp has one group or two, of each column tile.
+// Shared parts of the two cluster kernels of the LSTM with layer normalisation. Lanes in groups have the units of a
+// block for one sequence, each in one group or in two; a warp has one group or two, of each column tile.
 #pragma once
 
 #include <type_traits>
@@ -164,7 +164,7 @@ __device__ __forceinline__ void multiply_k_tile(float (&sum)[COLUMN_TILES][SETS]
   }
 }
 
-// The same for floats and few columns, on the multiply-add units: each lane has rows of `weights` by itself, of which
+// Multiplies floats and few columns, on the multiply-add units: each lane has rows of `weights` by itself, of which
 // the lanes of a row multiply a quarter of K each. `column`: address of this lane's elements of the first one.
 template <int TILES, int COLUMNS, class Weights>
 __device__ __forceinline__ void multiply_k_tile_by_lane(float (&sum)[TILES][2][COLUMNS], const Weights& weights,

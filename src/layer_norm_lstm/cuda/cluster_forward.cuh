@@ -14,7 +14,7 @@ struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER, COLU
   static constexpr int kUnits = Base::kUnits, kKTiles = HIDDEN / Base::kTileElements, kSenders = Base::kSenders;
   static constexpr int kParts = kUnits / kTileRows, kShares = Base::kWarps / kParts;  // of rows and of K
   static constexpr int kOwnKTiles = kKTiles / kShares;                                // of a warp
-  // Those in registers; the others lie in shared memory.
+  // The operands in registers; the others lie in shared memory.
   static constexpr bool kIsTf32 = sizeof(T) == 4 && !kExact<T>;
   static constexpr int kRegisterQuads = Base::kRegisterQuads + (kIsTf32 ? 8 : 0);
   static constexpr int kRegisterTiles = kOwnKTiles * 4 > kRegisterQuads ? kRegisterQuads / 4 : kOwnKTiles;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     for (int g = 0; g < 4; ++g) weights[i][g] = load_weights(i, g);
   }
 
-  // What this thread finishes: one unit of a sequence of each column tile.
+  // This thread finishes one unit of a sequence of each column tile.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
   const int unit = first_unit + own_unit;
   const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
         for (int i = first; i < end; ++i) multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
       };
       if constexpr (Layout::kTakesTurns) {
-        // Those in registers hide the loads of the others.
+        // The operands in registers hide the loads of the others.
 #pragma unroll
         for (int i = 0; i < kOther; ++i) {
           multiply_registers(i * kRegister / kOther, (i + 1) * kRegister / kOther);

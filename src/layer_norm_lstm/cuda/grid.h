@@ -15,10 +15,10 @@ struct LayerNormLstmGridParams : LayerNormLstmParams<float> {
   int first_partial;          // of `sums`: replica 0's
   int poll_delay_cycles;      // from a block's own store of states to its first look at the others'
   int moments_delay_cycles;   // the same of sums
-  // What the blocks of a replica exchange, all bytes 0xFF beforehand. C: columns of a replica. Forward: m * h before
-  // each step, {replicas, T, tiles} as ForwardDirection::exchange has a tile; {replicas, T, 2, C, blocks} pairs of
-  // floats, the moments of a and of c'. Backward: {replicas, T, C, 4, padded}, of da; {replicas, T, C, blocks} times 4
-  // floats.
+  // The arrays that the blocks of a replica exchange, all bytes 0xFF beforehand. C: columns of a replica. Forward: m *
+  // h before each step, {replicas, T, tiles} as ForwardDirection::exchange has a tile; {replicas, T, 2, C, blocks}
+  // pairs of floats, the moments of a and of c'. Backward: {replicas, T, C, 4, padded}, of da; {replicas, T, C, blocks}
+  // times 4 floats.
   void* states;
   float* moments;
   float* kept_sums;  // backward: {T, N, 4}, the sums that do not depend on the incoming gradient

@@ -7,7 +7,7 @@
 
 namespace prnn {
 
-// What the backward pass computes of a lane's gate from what the forward pass kept.
+// A lane's gate in the backward pass, computed from the values that the forward pass kept.
 struct GridGate {
   float normalized;  // LN(a)
   float of_gate;     // the derivative of c' (gates i, f, g) or h (o) with respect to the gate's sum; 0: it does not run
@@ -15,7 +15,7 @@ struct GridGate {
   float of_h;        // the derivative of h with respect to the normalised c
 };
 
-// What a lane loads of a unit and timestep.
+// A lane's loads of a unit and timestep.
 template <class T>
 struct GridSaved {
   T gate, input, cell, cell_before;
@@ -27,7 +27,7 @@ __device__ __forceinline__ GridGate grid_gate(const GridParameters<ROUNDS>& para
                                               float initial_cell, bool runs) {
   using E = Element<T>;
   constexpr Digits kDigits = digits_of<T>();
-  // Of tanh(c) in bfloat16 those of float16: with a register more there would be spills.
+  // tanh(c) in bfloat16 has the digits of float16: with a register more there would be spills.
   constexpr Digits kCellDigits = kDigits == Digits::kFloat ? Digits::kFloat : Digits::kHalf;
   const int lane = threadIdx.x % 32, gate = lane % 4;
   GridGate result;

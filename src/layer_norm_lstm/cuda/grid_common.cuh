@@ -1,5 +1,5 @@
-// What the two grid kernels of the LSTM with layer normalisation share. As in the mma engine, a tile has 8 sequences,
-// warp w finishes sequence w of each, and its lanes are unit * 4 + gate.
+// Shared parts of the two grid kernels of the LSTM with layer normalisation. As in the mma engine, a tile has 8
+// sequences, warp w finishes sequence w of each, and its lanes are unit * 4 + gate.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace prnn {
 
-// What a block works on: units of a replica, whose sequences are [first_column, first_column + columns).
+// A block's place: units of a replica, whose sequences are [first_column, first_column + columns).
 struct GridPlace {
   int block, replica;
   int first_column, columns;

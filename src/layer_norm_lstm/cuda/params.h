@@ -1,4 +1,4 @@
-// What the CUDA kernels of an LSTM with layer normalisation get. The formulas are those of prnn_layer_norm_lstm.h.
+// Parameters of the CUDA kernels of an LSTM with layer normalisation. The formulas are those of prnn_layer_norm_lstm.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,7 +42,7 @@ struct LayerNormLstmParams {
   void* y;                     // {T, N, H}
   void* cy;                    // {N, H} or NULL
 
-  // What forward keeps for backward; NULL: nothing.
+  // Arrays that forward keeps for backward; NULL: none is kept.
   void* gates;  // {T, N, H, 4}: LN(a)
   void* cells;  // {T, N, H}: LN(c')
   Real* stats;  // {T, N, 4}: 1 / deviation of a, mean of c', 1 / deviation of c', unused

@@ -1,4 +1,4 @@
-// What the kernels of a timestep share.
+// Shared parts of the kernels of a timestep.
 #pragma once
 
 #include <cmath>
@@ -65,7 +65,7 @@ template <class T, int V>
 __device__ Pack<T, V> load_pack(const void* base, int64_t at) {
   return *reinterpret_cast<const Pack<T, V>*>(static_cast<const T*>(base) + at);
 }
-// Of an array that may not be there, `otherwise` then.
+// Loads from an array, or gives `otherwise` where there is none.
 template <class T, int V>
 __device__ Pack<T, V> load_pack_if(bool is_there, const void* base, int64_t at, float otherwise) {
   if (is_there) return load_pack<T, V>(base, at);
@@ -83,7 +83,7 @@ __device__ void store_pack(void* base, int64_t at, const Real (&from)[V]) {
   *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(base) + at) = pack;
 }
 
-// What turns LN(a) of units into the sums of their gates; and their input, which may be a part of a.
+// The parameters that turn LN(a) of units into the sums of their gates; and their input, which may be a part of a.
 template <class T, class Real, int V>
 struct GateSums {
   Pack<T, V> gains[4], biases[4], inputs[4];
@@ -142,7 +142,7 @@ class Units {
       for (int u = own_.first; u < hidden_; u += own_.stride) function(shared(u));
     }
   }
-  // Of the thread's first unit, which every warp's first thread has.
+  // The values of the thread's first unit, which every warp's first thread has.
   __device__ const Kept& first() {
     if constexpr (IS_HELD) return kept_[0];
     return shared(own_.first)[0];
@@ -210,8 +210,8 @@ struct BlockMoments {
   Real mean, deviation;  // the latter's inverse
 };
 
-// Of value(Kept, i) with i < VALUES, of all units. Sums of a warp are around one of its values, and those of the block
-// around the first warp's mean: a mean that is large costs no digits.
+// The moments of value(Kept, i) with i < VALUES, over all units. Sums of a warp are around one of its values, and those
+// of the block around the first warp's mean: a mean that is large costs no digits.
 template <int VALUES, class Real, class Units, class Value>
 __device__ BlockMoments<Real> moments_over_block(SumsOfWarps<Real>& warps, Units& units, int hidden, Real epsilon,
                                                  const Value& value) {

@@ -12,7 +12,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kSteps = 224, kSequences = 288;
 
-// What one launch copies, as kernel arguments, so that nothing has to outlive the call and a CUDA graph replays it.
+// The rows that one launch copies, as kernel arguments, so that nothing has to outlive the call and a CUDA graph
+// replays it.
 struct Part {
   int64_t row[kSteps];  // the first packed row of a timestep
   int32_t batch[kSteps];

@@ -1,4 +1,4 @@
-// What the cuDNN backend does on the GPU by itself. Everything goes to `stream`.
+// GPU work that the cuDNN backend does by itself. Everything goes to `stream`.
 #pragma once
 
 #include <cstddef>

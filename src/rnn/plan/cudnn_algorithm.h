@@ -8,7 +8,7 @@ namespace prnn {
 // cudnnRNNAlgo_t
 enum CudnnAlgorithm : int { kStandard = 0, kPersistentStatic = 1, kPersistentSmallH = 3 };
 
-// What of a GPU decides.
+// The properties of a GPU that decide.
 struct CudnnDevice {
   int arch = 0;  // 10 major + minor
   int multiprocessors = 0;

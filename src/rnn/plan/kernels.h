@@ -48,7 +48,7 @@ struct Kernel {
   int8_t shape[4];
 };
 
-// Of one engine, pass and cell, a row that comes first is preferred where the planner ranks two alike. One row a line.
+// A row that comes first is preferred where the planner ranks two of one engine, pass and cell alike. One row a line.
 constexpr Kernel kKernels[] = {
     {Engine::kMma, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {1}},
     {Engine::kMma, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {2}},

@@ -49,7 +49,7 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
 // Sets `shape` to the best layout; false if the row has no room for the layer.
 bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best);
 
-// The same of the large-layer kernels, which have one replica and one direction.
+// Chooses the shape of the large-layer kernels, which have one replica and one direction.
 bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                             ResidentShape* best);
 

@@ -18,7 +18,7 @@ constexpr int projected_own_k_tiles(bool backward, int unit_tiles, bool is_float
   return (elements + k_tile - 1) / k_tile;
 }
 
-// What a warp keeps in registers: k-tiles of the rows of its block's units, and pairs of row tiles of their columns.
+// A warp's share in registers: k-tiles of the rows of its block's units, and pairs of row tiles of their columns.
 constexpr int projected_register_k_tiles(bool backward, int unit_tiles, bool is_float32) {
   return backward ? 2 : is_float32 ? 6 / unit_tiles : register_k_tiles(4 * unit_tiles);
 }

@@ -28,7 +28,7 @@ constexpr int kChunkedHalfTile = kTileColumns / 2;
 // Shared memory of a product's stage: its rows, and those of the input matrices.
 constexpr int chunked_stage_bytes(int matrix_rows) { return (kChunkedRows + matrix_rows) * kChunkedStageK * 2; }
 
-// Of a step's sums, two sets of them where there is room.
+// The bytes of a step's sums, two sets of them where there is room.
 constexpr int chunked_sum_bytes(int unit_tiles, bool half_tile) {
   return (half_tile ? 2 : 1) * kResidentWarps * unit_tiles * (half_tile ? 32 : 64) * 16;
 }
@@ -39,7 +39,7 @@ constexpr int chunked_operands(int gates, int unit_tiles) {
   return 2 * chunked_pairs(gates, unit_tiles) * kChunkedKTiles;
 }
 
-// Those of them that it keeps in registers.
+// The number of operands that it keeps in registers.
 constexpr int chunked_registers(int gates, int unit_tiles) {
   return std::min(chunked_operands(gates, unit_tiles), gates == 4 ? 39 : unit_tiles < 6 ? 37 : 31);
 }
@@ -117,7 +117,7 @@ bool chunked_drops_projected(const RnnProblem& problem);
 // Whether a pass runs so.
 inline bool is_chunked(const ResidentShape& wavefront) { return wavefront.kernel.is(Engine::kWavefrontChunked); }
 
-// Of which stacks choose_chunked_wavefront() takes some, for a reason why it does not take others.
+// Describes the stacks that choose_chunked_wavefront() takes, as a reason why it does not take others.
 std::string where_chunks_are_faster();
 
 // Sets `shape` to the layout of a launch; returns how many layers it takes at most, 1: there is none.

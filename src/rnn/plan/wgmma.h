@@ -89,7 +89,7 @@ constexpr int multicast_shared_bytes(int in_shared, int columns, int of_column) 
   return multicast_ring_bytes(multicast_slots(in_shared, columns, of_column), columns) +
          2 * (in_shared * kWgmmaTileBytes + columns * of_column);
 }
-// What a replica's blocks exchange; chunks of units, and of K.
+// The bytes that a replica's blocks exchange; chunks of units, and of K.
 constexpr int64_t multicast_exchange_bytes(int unit_chunks, int chunks, int columns, int groups) {
   return int64_t{groups} * (2 * chunks * columns * 128 + unit_chunks * kMulticastCounterBytes);
 }
@@ -109,7 +109,7 @@ constexpr int64_t multicast_sums_bytes(int blocks, int gates, int columns, int g
          4;
 }
 
-// The same of a forward kernel's replicas: ForwardDirection::exchange.
+// The bytes of a forward kernel's replicas: ForwardDirection::exchange.
 int64_t multicast_exchange_bytes(const RnnProblem& problem, const ResidentShape& forward, int64_t replicas);
 
 // Sets `shape` to the layout with so many replicas; false if it does not fit the row.

@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// What a forward call leaves for the backward one: per cell the log-normalisers of its token and duration logits, each
-// in two parts, and the shares of DurationArcs' slots.
+// The reserve that a forward call leaves for the backward one: per cell the log-normalisers of its token and duration
+// logits, each in two parts, and the shares of DurationArcs' slots.
 template <class T>
 struct Reserve {
   T* norms;   // {cells, 4}, or {cells, 2} without duration logits

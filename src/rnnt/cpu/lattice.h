@@ -22,7 +22,7 @@ class Lattice {
   // The nodes from which arcs go: those of frames 0 .. frames - 1 with all of u = 0 .. symbols, or only those of them
   // that lie on a path. `last` is the frame of the end.
   void set_full(bool regular, int64_t frames, int64_t last, int64_t symbols);
-  // The same with u = begins[t] .. begins[t] + range - 1 in frame t; begins does not decrease.
+  // Sets a pruned lattice, with u = begins[t] .. begins[t] + range - 1 in frame t; begins does not decrease.
   void set_pruned(bool regular, int64_t frames, int64_t symbols, const int* begins, int64_t range);
 
   // The step of (t, u), and whether the lattice has that node.

@@ -11,8 +11,8 @@
 namespace prnn {
 namespace {
 
-// What a forward call leaves for the backward one: per row the log-normaliser in two parts (logits alone), and the
-// shares of the blank's and the label's arc in the cost, which are all that the gradients depend on.
+// The reserve that a forward call leaves for the backward one: per row the log-normaliser in two parts (logits alone),
+// and the shares of the blank's and the label's arc in the cost, which are all that the gradients depend on.
 template <class T>
 struct Reserve {
   T* norms;   // {rows, 2}

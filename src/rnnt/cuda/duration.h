@@ -75,7 +75,7 @@ struct Lattices {
   Scaled<Real>* totals;  // {L, N}: of all paths; NaN for a sequence without cells
 };
 
-// What a backward call needs, one entry a cell.
+// The arrays that a backward call reads, one entry a cell.
 template <class Real>
 struct Shares {
   Real* records;               // {cells, record_size}

@@ -6,7 +6,7 @@
 
 namespace prnn::duration_cuda {
 
-// What the recursion is given, and its results.
+// The recursion's inputs and results.
 template <class Real>
 void take_scores(const Problem& problem, Arena& arena, Lattices<Real>& lattices) {
   lattices.sequences = arena.take<Sequence>(problem.batch);
@@ -14,7 +14,7 @@ void take_scores(const Problem& problem, Arena& arena, Lattices<Real>& lattices)
   lattices.scores = arena.take<Real>(problem.arcs.count() * problem.nodes());
 }
 
-// What it needs besides.
+// The recursion's scratch arrays.
 template <class Real>
 void take_sums(const Problem& problem, Arena& arena, bool with_beta, Lattices<Real>& lattices) {
   const int64_t nodes = problem.arcs.lattices * problem.nodes();

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// What the gradients of a row of logits have in common.
+// The terms that the gradients of a row of logits have in common.
 template <class Real>
 struct Limits {
   Real limit, scale;

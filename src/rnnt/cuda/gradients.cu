@@ -7,7 +7,7 @@
 namespace prnn::rnnt_cuda {
 namespace {
 
-// What the gradients of a row are made of.
+// The terms of a row's gradients.
 template <class Real>
 struct Row {
   Real blank, label, both, normaliser, scale;

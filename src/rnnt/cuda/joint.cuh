@@ -1,4 +1,4 @@
-// What the joiner's kernels share on the device.
+// Shared parts of the joiner's kernels on the device.
 #pragma once
 
 #include <type_traits>
@@ -142,7 +142,7 @@ __device__ __forceinline__ int64_t kept_row(const Chunk& chunk, const Sequence& 
   return row_of(p, s, cell);
 }
 
-// Of a real cell.
+// Finds the emission of a real cell.
 __device__ __forceinline__ Emission find_emission(const Chunk& chunk, const Cell& cell) {
   const Problem& p = chunk.problem;
   const Sequence s = chunk.sequences[cell.n];
@@ -227,7 +227,7 @@ __device__ CellShares<Real> cell_shares(const Chunk& chunk, const CostShares<Rea
   return result;
 }
 
-// What is not a number stays none.
+// A NaN stays NaN.
 template <class Real>
 __device__ __forceinline__ Real limited(Real gradient, Real limit) {
   return gradient > limit ? limit : gradient < -limit ? -limit : gradient;
@@ -314,7 +314,7 @@ struct TileLayout {
   }
 };
 
-// Of a matrix with this many columns and terms of a product.
+// The layout of a matrix with this many columns and terms of a product.
 template <class Layout>
 __host__ __device__ Layout chunk_layout(int64_t columns, int terms) {
   if constexpr (Layout::kTiled) {

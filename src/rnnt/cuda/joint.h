@@ -117,7 +117,7 @@ template <class Real>
 void run_frames(const Problem& problem, const Sequence* sequences, const CellWeights<Real>& weights, Real least,
                 const Frames& frames, cudaStream_t stream);
 
-// What TDT has beyond RNN-T in the emissions and the gradients of a chunk.
+// The arrays that TDT has beyond RNN-T's in the emissions and the gradients of a chunk.
 template <class Real>
 struct DurationHead {
   int entries = 0;  // duration logits, the classes from `first` on; 0: RNN-T
@@ -168,7 +168,7 @@ struct CellShares {
   int label_at;
 };
 
-// What the gradients of logits are made of. Of TDT the records take the place of the arcs.
+// The terms of the logits' gradients. With TDT the records take the place of the arcs.
 template <class Real>
 struct CostShares {
   CellWeights<Real> weights;
@@ -176,7 +176,7 @@ struct CostShares {
   const Real* cost_gradients;  // NULL: ones
 };
 
-// What the products from tiles want to know of a chunk's cells: `emissions` forward, `cells` backward, else NULL.
+// The chunk's cells as the products from tiles read them: `emissions` forward, `cells` backward, else NULL.
 template <class Real>
 struct CellRecords {
   Emission* emissions = nullptr;

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 
 #pragma unroll
           for (int k = 0; k < kCount; ++k) {
             const Real x = a[i].at(k) + b[i].at(k);
-            // What is not a number stays none; plus zero is for minus zero, which is for the dropped alone.
+            // A NaN stays NaN; minus zero becomes plus zero, since minus zero marks dropped elements alone.
             const Real y = is_tanh ? Real(tangent<Element>(x)) : x < 0 ? Real(0) : x;
             values[k] = (y + Real(0)) * scale;
           }

@@ -107,7 +107,7 @@ class CallLattice {
     head_.record_size = tdt_->record_size();
   }
 
-  // What the emissions fill.
+  // Takes the arrays that the emissions fill.
   void take(Arena& arena) {
     if (tdt_) {
       take_scores(*tdt_, arena, durations_);
@@ -118,13 +118,13 @@ class CallLattice {
     lattice_.totals = arena.take<Scaled<Real>>(problem_.batch);
     lattice_.arcs = arena.take<Arcs<Real>>(problem_.lattice_cells());
   }
-  // What the recursion needs besides.
+  // Takes the recursion's scratch arrays.
   void take_sums(Arena& arena, bool with_beta) {
     if (tdt_) return duration_cuda::take_sums(*tdt_, arena, with_beta, durations_);
     lattice_.alpha = arena.take<Scaled<Real>>(problem_.lattice_cells());
     if (with_beta) lattice_.beta = arena.take<Scaled<Real>>(problem_.lattice_cells());
   }
-  // What the backward pass needs.
+  // Takes the arrays that the backward pass reads.
   void take_reserve(Arena& arena) {
     if (tdt_) {
       const duration_cuda::Reserve<Real> reserve(*tdt_, arena);
@@ -497,7 +497,7 @@ class CudaJointBackend final : public JointBackend {
     call.lattice.run(costs, stream);
   }
 
-  // What both ways begin with: the scales, and which cells are computed.
+  // Begins both ways: computes the scales, and which cells are computed.
   template <class Form>
   static void begin_backward(Call<Form>& call, const InputSums<Form>& inputs, const void* cost_gradients,
                              const void* reserve_space, bool all, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// What is done with the logits of a chunk of cells: forward, the log-probabilities of each cell's arcs; backward, the
+// Kernels on the logits of a chunk of cells: forward, the log-probabilities of each cell's arcs; backward, the
 // logits' gradients. Logits are the products divided by their scales, plus the bias.
 #include "rnnt/cuda/joint.cuh"
 

@@ -69,7 +69,7 @@ struct TileProduct {
 
 #if PRNN_HAS_WGMMA
 
-// What one block does in its turn `unit`: a block of the product and a range of its inner dimension in slices.
+// One block's work in its turn `unit`: a block of the product and a range of its inner dimension in slices.
 struct Work {
   int64_t row, column;  // in tiles of rows and blocks of columns
   int64_t begin, end;
@@ -236,7 +236,7 @@ __device__ __forceinline__ uint32_t packed(const __nv_bfloat16*, float x, float 
   const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
-// What rounding to halves takes from a pair.
+// The difference that rounding to halves leaves of a pair.
 __device__ __forceinline__ uint32_t packed_rest(uint32_t upper, float x, float y) {
   const float2 taken = __half22float2(*reinterpret_cast<const __half2*>(&upper));
   return packed(static_cast<const __half*>(nullptr), x - taken.x, y - taken.y);
@@ -629,7 +629,7 @@ int64_t slices(int64_t columns) {
 }  // namespace
 
 int64_t tile_splits(const Joint& joint) {
-  // Of the few numbers of shares, the one with which the blocks' turns are fullest.
+  // Chooses the number of shares, of a few, with which the blocks' turns are fullest.
   const int64_t products = ceil_div(joint.classes, kTileRows) * ceil_div(joint.size, kTileColumns);
   constexpr int64_t kMost = 16;
   int64_t best = 1;

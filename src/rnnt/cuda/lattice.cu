@@ -89,7 +89,7 @@ __global__ void constrain_kernel(Problem p, Lattice<Real> lattice) {
   }
 }
 
-// What the recursions need of one sequence.
+// One sequence as the recursions read it.
 template <class Real>
 struct Track {
   const Arcs<Real>* arcs;
@@ -127,8 +127,8 @@ __device__ void write_total(const Problem& p, const Lattice<Real>& lattice, Real
 template <class Real>
 constexpr int kRows = sizeof(Real) == 4 ? 8 : 4;
 
-// What passes over the edge between two warps: the values of two chunks of rows, those that are being written and those
-// that are being read. Beyond the outermost warps there is nothing.
+// The values that pass over the edge between two warps: those of two chunks of rows, those that are being written and
+// those that are being read. Beyond the outermost warps there is nothing.
 template <class Real>
 struct Edges {
   Scaled<Real> at[2][32][kRows<Real>], none[kRows<Real>];
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads) recursion_kernel(Problem p, Lattice<
     backward(p, lattice, n, edges);
 }
 
-// The same for lattices wider than a block has threads: a thread walks over several columns, and the step before is
+// Sweeps lattices wider than a block has threads: a thread walks over several columns, and the step before is
 // read back from memory.
 template <class Real>
 __global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(Problem p, Lattice<Real> lattice, Real* costs) {

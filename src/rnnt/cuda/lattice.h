@@ -48,7 +48,8 @@ struct Problem : prnnRNNTLossOptions_t {
   }
 };
 
-// What a cell's two arcs score, as logarithms, or, where that is said, the probabilities with which a path takes them.
+// The scores of a cell's two arcs, as logarithms, or, where that is said, the probabilities with which a path takes
+// them.
 template <class Real>
 struct alignas(2 * sizeof(Real)) Arcs {
   Real blank, label;
@@ -64,7 +65,7 @@ struct Lattice {
   Scaled<Real>* totals;  // {N}: of all paths; NaN for a sequence without cells
 };
 
-// What a backward call needs, one entry a row of the activations.
+// The arrays that a backward call reads, one entry a row of the activations.
 template <class Real>
 struct Shares {
   Arcs<Real>* arcs;   // probabilities of the arcs; CONSTRAINED: the blank's with those of the labels that pass over it

@@ -1,4 +1,4 @@
-// What this folder has for the API, in a build without CUDA. Not reached: nobody gets a CUDA handle.
+// This folder's functions for the API, in a build without CUDA. Not reached: nobody gets a CUDA handle.
 #include "core/cuda/no_cuda.h"
 #include "rnnt/duration.h"
 #include "rnnt/joint.h"

@@ -29,7 +29,7 @@ Lattice<Real> cut_workspace(const Problem& problem, Arena& arena, bool with_beta
   return lattice;
 }
 
-// What an alignment needs of it, and the scores of the best ways.
+// The arrays of an alignment, and the scores of the best ways.
 template <class Real>
 Lattice<Real> cut_align_workspace(const Problem& problem, Arena& arena, double*& best) {
   Lattice<Real> lattice{};

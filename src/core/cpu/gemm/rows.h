@@ -1,5 +1,5 @@
 // Products of a matrix as it lies with few vectors: its rows are transposed in registers, on their way into the sums.
-// What is packed is written and read once more, which pays from the second or third use on.
+// A packed panel is written and read once more, which pays from the second or third use on.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_shared_half(uint32_t address, uint32_t wor
   asm volatile("{.reg .u16 h; cvt.u16.u32 h,%1; st.shared.u16 [%0],h;}" ::"r"(address), "r"(word) : "memory");
 }
 
-// What the forward pass saved of a unit's gates, from 8 bytes of 16-bit elements or 16 bytes of floats.
+// A unit's gates that the forward pass saved, from 8 bytes of 16-bit elements or 16 bytes of floats.
 template <class T>
 __device__ __forceinline__ void gates_of(const uint2& saved, float (&gates)[4]) {
   gates[0] = element_value<T>(saved.x), gates[1] = element_value<T>(saved.x >> 16);
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
   uint4 weights[kTiles][kKTiles][2];
   load_backward_weights<T, Layout>(static_cast<const T*>(dir.weights), hidden, first_unit, &shared.sums, weights);
 
-  // What this thread finishes: one unit of one sequence.
+  // This thread finishes one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
   const int unit = first_unit + own_unit, n = replica_column + column;
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
   float carried_h = 0;      // and of h
   const float mask = load_mask<T, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
 
-  // What the forward pass saved. Loads without branches, which would wait for them before the next step.
+  // The values that the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
   uint32_t dcell = 0;          // LSTM, EXTRAS
   std::conditional_t<sizeof(T) == 4, uint4, uint2> gates;  // four

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
         load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0));
   });
 
-  // What this thread finishes: one unit of one sequence.
+  // This thread finishes one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
   const int unit = first_unit + own_unit, n = replica_column + column;
   const bool exists = unit < hidden && column < replica_columns;

@@ -28,8 +28,8 @@ constexpr float kLog2E = 1.44269504f;
 
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal_of_one_plus_exp2(-kLog2E * x); }
 
-// Those of the type in which results are kept, of which a tanh near zero wants all: 1 - 2 / (1 + e^2x) loses its own
-// there. Float16 has few left below 6e-5, where that is still good for them; bfloat16 has as many as anywhere.
+// The digits of the type in which results are kept. A tanh near zero wants all of them: 1 - 2 / (1 + e^2x) loses its
+// own there. Float16 has few left below 6e-5, where that is still good for them; bfloat16 has as many as anywhere.
 enum class Digits : int8_t { kHalf, kBfloat16, kFloat };
 
 // TF32: of float32 results of tf32 products, which have 10.

@@ -16,7 +16,7 @@
 
 namespace prnn {
 
-// What a unit has after a timestep. `saved`: of its gates for the backward pass.
+// A unit's state after a timestep. `saved`: its gates' values for the backward pass.
 template <class CARRIED>
 struct UnitForwardOf {
   float h;

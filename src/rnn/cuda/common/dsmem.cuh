@@ -68,7 +68,7 @@ __device__ __forceinline__ void send_word(uint32_t address, uint32_t barrier, ui
 #endif
 }
 
-// The same of 8 bytes.
+// Sends 8 bytes.
 __device__ __forceinline__ void send_words(uint32_t address, uint32_t barrier, uint32_t first, uint32_t second) {
 #if PRNN_HAS_CLUSTERS
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0],{%1,%2},[%3];" ::"r"(address),
@@ -100,7 +100,7 @@ __device__ __forceinline__ void wait_for_arrival(uint32_t barrier, uint32_t pari
   }
 }
 
-// The same by all lanes of a warp.
+// Waits by all lanes of a warp.
 __device__ __forceinline__ void wait_for_arrival_by_warp(uint32_t barrier, uint32_t parity, int* fault,
                                                          bool& timed_out) {
   SpinTimeout timeout;

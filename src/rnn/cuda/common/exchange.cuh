@@ -44,7 +44,7 @@ __device__ __forceinline__ uint64_t global_nanoseconds() {
   return time;
 }
 
-// The same number, opaque to the compiler: what rare code computes from it stays in that code, and takes no registers
+// Returns `number`, opaque to the compiler: what rare code computes from it stays in that code, and takes no registers
 // from the loop around it.
 __device__ __forceinline__ int pin_in_register(int number) {
   asm volatile("" : "+r"(number));
@@ -117,7 +117,7 @@ __device__ __forceinline__ void publish_unit_tile(T* row, int lane, float value,
   }
 }
 
-// The same where every `sub` has a row of its own: `row` is that of this lane.
+// Publishes where every `sub` has a row of its own: `row` is that of this lane.
 template <class T>
 __device__ __forceinline__ void publish_gate_tiles(T* row, int lane, float value, bool valid) {
   const int unit = lane / 4;

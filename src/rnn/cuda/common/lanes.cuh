@@ -26,7 +26,7 @@ __device__ __forceinline__ float lane_gate(float product, float input, float bia
   return Cell<MODE>::template activate<DIGITS>(product + input + bias, sub, kind);
 }
 
-// What a lane has after a timestep. `saved`: of its unit's gates for the backward pass.
+// A lane's state after a timestep. `saved`: its unit's gates' values for the backward pass.
 template <class CARRIED>
 struct LaneForwardOf {
   float h;
@@ -75,9 +75,9 @@ __device__ __forceinline__ void store_lane_outputs(const ForwardDirection& dir, 
 
 // ---- backward ----
 
-// What a lane has of what the forward pass saved. With gates: gate value `sub`, and one of dy (lane 0), c (LSTM, lane
-// 1), c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane), and dcells (LSTM, lane 3). Without: h, and dy. An
-// sLSTM has c / n in place of c.
+// A lane's share of the values that the forward pass saved. With gates: gate value `sub`, and one of dy (lane 0), c
+// (LSTM, lane 1), c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane), and dcells (LSTM, lane 3). Without: h,
+// and dy. An sLSTM has c / n in place of c.
 template <class T>
 struct LaneSaved {
   T own, other;
@@ -150,7 +150,7 @@ __device__ __forceinline__ float lane_gradient(const typename Cell<MODE>::Deriva
   }
 }
 
-// What the unit's lanes loaded, of the gated cells: its gate values, and c (LSTM) and the state before.
+// The values that a gated unit's lanes loaded: its gate values, and c (LSTM) and the state before.
 template <prnnRNNMode_t MODE>
 __device__ __forceinline__ void gather_saved(float own, float other, float (&saved)[4], float& state, float& before) {
 #pragma unroll
@@ -171,9 +171,9 @@ __device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float ot
   return d;
 }
 
-// The same as lane_gradient() from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not
-// zero; `has_dcells`: lane 3 has some. EXTRAS: with `masks`, and of an LSTM `past`, the gradient of the h before that
-// does not go through the matrix.
+// Computes as lane_gradient() does, from the values that the lanes loaded. `dh` is without dy; `has_before`: the state
+// before is not zero; `has_dcells`: lane 3 has some. EXTRAS: with `masks`, and of an LSTM `past`, the gradient of the h
+// before that does not go through the matrix.
 template <prnnRNNMode_t MODE, Digits DIGITS, bool EXTRAS = false>
 __device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh,
                                                 Carried<MODE>& carried, int sub, int relu, bool has_dcells = false,

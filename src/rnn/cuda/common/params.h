@@ -1,4 +1,4 @@
-// What the resident kernels get. docs/resident_kernels.md explains the design.
+// Parameters of the resident kernels. docs/resident_kernels.md explains the design.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -64,8 +64,9 @@ struct ForwardDirection {
   int reverse;
 };
 
-// Of LSTMs with a projection, what their own kernels have besides: h = weights m. These serve one direction a launch,
-// with one replica; h and its gradients take the place of a direction's h, [N, P], and its weights are [G H, P].
+// Parameters that the kernels of LSTMs with a projection have besides: h = weights m. These serve one direction a
+// launch, with one replica; h and its gradients take the place of a direction's h, [N, P], and its weights are [G H,
+// P].
 struct Projection {
   const void* weights;  // [P, H]
   int states;           // P
@@ -79,7 +80,7 @@ struct Projection {
   void* exchange;
 };
 
-// What kernels know of prnnRNNMasks_t.
+// The part of prnnRNNMasks_t that kernels read.
 struct StateMasks {
   const void* recurrent[kMaxRecurrences];  // per direction: [N, H] or NULL, what h is multiplied with before R
   float zoneout;                           // gated cells: h = zoneout * h of the timestep before + (1 - zoneout) * h
@@ -103,7 +104,7 @@ struct ForwardParams {
   StateMasks masks;
   DirectionSteps timesteps[kMaxRecurrences];  // split-K wgmma kernels: in place of those of `sizes`
 
-  // Of prnnRNNExtras_t and prnnRNNMasks_t, what the kernel must know.
+  // Whether a call gives resets (prnnRNNExtras_t) or masks (prnnRNNMasks_t), which take kernels of their own.
   bool has_extras() const { return direction[0].reset != nullptr || masks.any(); }
 };
 

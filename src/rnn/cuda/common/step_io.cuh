@@ -1,4 +1,4 @@
-// What a timestep loads and stores besides the exchanged words.
+// Loads and stores of a timestep besides the exchanged words.
 #pragma once
 
 #include <type_traits>

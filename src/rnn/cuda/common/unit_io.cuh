@@ -33,13 +33,13 @@ __device__ __forceinline__ const T* initial_states(const Direction& dir) {
   return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.cx : dir.hx);
 }
 
-// The same where a sequence starts anew.
+// The states of sequences that start anew, [N, H]; NULL: zeros.
 template <class T, prnnRNNMode_t MODE, class Direction>
 __device__ __forceinline__ const T* reset_states(const Direction& dir) {
   return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.reset_cx : dir.reset_hx);
 }
 
-// What a sequence carries before its first timestep, at `index` of [N, H]; 0 unless wanted.
+// The state that a sequence carries before its first timestep, at `index` of [N, H]; 0 unless wanted.
 template <class T, prnnRNNMode_t MODE, class Direction>
 __device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted) {
   const T* const initial = initial_states<T, MODE>(dir);
@@ -99,7 +99,7 @@ constexpr bool kZonesOut = EXTRAS && MODE != PRNN_RNN_TANH && MODE != PRNN_SLSTM
 template <prnnRNNMode_t MODE, bool EXTRAS>
 constexpr bool kCarriesH = EXTRAS && MODE == PRNN_LSTM;
 
-// What h of element `at` of [N, H] is multiplied with before the recurrent product, and what the product's gradient is;
+// The mask's value of h at element `at` of [N, H], a factor before the recurrent product and of the product's gradient;
 // 1 where there is no mask, or unless wanted.
 template <class T, bool EXTRAS>
 __device__ __forceinline__ float load_mask(const StateMasks& masks, int direction, int64_t at, bool wanted) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ bool stays(const StateMasks& masks, float input_of_o)
   return masks.marked && __float_as_uint(input_of_o) == 0xFF800000u;
 }
 
-// What o becomes then, and is saved as: no other o has this sign.
+// The value that o takes then, and is saved as: no other o has this sign.
 constexpr float kStayed = -0.0f;
 __device__ __forceinline__ bool has_stayed(float o) { return __float_as_uint(o) == 0x80000000u; }
 
@@ -130,7 +130,7 @@ __device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before
   }
 }
 
-// The same backward, of an LSTM: of the gradient of h, the part that belongs to the h before becomes `past`.
+// Splits an LSTM's gradient of h, backward: the part that belongs to the h before becomes `past`.
 __device__ __forceinline__ void split_gradient(const StateMasks& masks, float saved_o, float& dh, float& past) {
   const bool h_stays = has_stayed(saved_o);
   past = h_stays ? dh : masks.zoneout * dh;

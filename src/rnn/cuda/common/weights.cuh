@@ -27,7 +27,7 @@ __device__ __forceinline__ uint4 factors_of(const uint4& words) {
           Element<T>::factor(words.w)};
 }
 
-// The same down a column: elements `stride` apart.
+// Loads down a column: elements `stride` apart.
 template <class T>
 __device__ __forceinline__ uint4 load_column_fragment(const T* matrix, int64_t index, int64_t stride, int available) {
   constexpr int kElements = 16 / sizeof(T);

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   __syncthreads();
   if constexpr (CLUSTER > 1) sync_cluster();
 
-  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  // This lane finishes one unit a round; the first is `unit`, the next ones lie 8 further each.
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
                min(replica_columns, batch_before - replica_column);
       };
 
-      // What the forward pass saved of this lane's units: in flight while the gradients are.
+      // The saved values of this lane's units: in flight while the gradients are.
       LaneSaved<T> saved[kWave][kRounds];
       unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp, n = replica_column + column;

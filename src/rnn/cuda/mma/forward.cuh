@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     return load_row_fragment(weights, row * hidden + k, unit < hidden ? hidden - k : 0);
   });
 
-  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  // This lane finishes one unit a round; the first is `unit`, the next ones lie 8 further each.
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                 unit < hidden ? hidden - k : 0);
   });
 
-  // What this lane finishes: unit `own` of the block, and the one kRoundUnits further in the next round.
+  // This lane finishes unit `own` of the block, and the one kRoundUnits further in the next round.
   const int own = kGated ? lane / 4 : lane;
   const auto exists = [&](int round) {
     const int u = own + round * kRoundUnits;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch(gradients, reads);
 
-    // What the forward pass saved of this lane's units: in flight while the gradients are.
+    // The saved values of this lane's units: in flight while the gradients are.
     const int n = sizes.first_column + warp;
     const bool is_active = warp < columns && n < current.batch, was_active = warp < columns && n < previous.batch;
     const int row = is_active ? current.row + n : 0;

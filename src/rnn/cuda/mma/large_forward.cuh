@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     return load_row_fragment(weights, (int64_t{gate} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
   });
 
-  // What a lane finishes: unit `own` of the block, and the one kRoundUnits further in the next round.
+  // A lane finishes unit `own` of the block, and the one kRoundUnits further in the next round.
   const auto own_of = [&](int lane) { return kGated ? lane / 4 : lane; };
   const auto exists = [&](int lane, int round) {
     const int u = own_of(lane) + round * kRoundUnits;

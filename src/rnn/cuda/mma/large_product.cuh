@@ -1,4 +1,4 @@
-// What the large-layer mma kernels have in common, which serve the largest layers: weights in more registers, a number
+// Shared parts of the large-layer mma kernels, which serve the largest layers: weights in more registers, a number
 // of units a block that is no multiple of 8, one tile of sequences. docs/resident_kernels.md explains the arithmetic.
 #pragma once
 

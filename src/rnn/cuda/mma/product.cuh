@@ -1,4 +1,4 @@
-// What the forward and the backward kernel of the mma engine have in common: weights as matrix-instruction fragments in
+// Shared parts of the forward and the backward kernel of the mma engine: weights as matrix-instruction fragments in
 // registers and shared memory, states polled from L2 in fragment order, sums over warps and over a cluster.
 #pragma once
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_k_tile(float (&first_sum)[4], float (&s
   });
 }
 
-// The same for a row tile, transposed: as the other operand a row tile alone needs no registers for 8 rows of zeros.
+// Multiplies a row tile, transposed: as the other operand a row tile alone needs no registers for 8 rows of zeros.
 template <class T, bool APART>
 __device__ __forceinline__ void multiply_row_tile(float (&first_sum)[4], float (&second_sum)[4], const uint4& weights,
                                                   const uint4& states) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ WeightOperands operands_of(const uint4& low, const ui
   return {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
 }
 
-// Of a warp's k-tiles, which are w + 8 i: how many there are of `total`.
+// The number of a warp's k-tiles, which are w + 8 i, among `total`.
 __device__ __forceinline__ int k_tiles_of_warp(int total) {
   const int warp = threadIdx.x / 32;
   return warp < total ? (total - warp + kResidentWarps - 1) / kResidentWarps : 0;
@@ -319,7 +319,7 @@ __device__ __forceinline__ float sum_over_warps(const float* sums, int floats_pe
   return value[0];
 }
 
-// The same of an element at a shared address.
+// Sums an element at a shared address.
 __device__ __forceinline__ float sum_over_warps(uint32_t address, int floats_per_warp) {
   float value[kResidentWarps];
 #pragma unroll

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int column = tile * kTileColumns + warp, n = sizes.first_column + column;
       const bool active = column < columns, has_before = active && n < next.batch;
       const int row = active ? current.row + n : 0, row_before = has_before ? next.row + n : row;
-      // What the forward pass saved of this lane's units: a gate, and c (lane 1) or c of the timestep before (lane 2).
+      // The saved values of this lane's units: a gate, and c (lane 1) or c of the timestep before (lane 2).
       T gates[UNIT_TILES], cells[UNIT_TILES];
 #pragma unroll
       for (int r = 0; r < UNIT_TILES; ++r) {

@@ -1,5 +1,5 @@
-// What the blocks of a layer with a projection exchange, forward and backward: partial sums of rows of h (backward, of
-// its gradient), and the rows that were added up, as the other product's vectors.
+// The exchange between blocks of a layer with a projection, forward and backward: partial sums of rows of h (backward,
+// of its gradient), and the rows that were added up, as the other product's vectors.
 #pragma once
 
 #include "rnn/cuda/projected/partial_sums.cuh"

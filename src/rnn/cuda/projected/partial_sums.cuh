@@ -142,13 +142,13 @@ struct PartialSums {
   }
 };
 
-// What PartialSums::add_up() has left of two neighbouring rows and a column, over all warps.
+// The sum of two neighbouring rows and a column that PartialSums::add_up() left, over all warps.
 __device__ __forceinline__ float2 sum_of_rows(const float* of_warps, int row, int column) {
   const float* const from = of_warps + column / 2 * 16 + row * 2 + column % 2;
   return {sum_over_warps(from, kTileFloats, 0), sum_over_warps(from, kTileFloats, 2)};
 }
 
-// Of a k-tile, the fragment of this lane of the block's own vectors, [k-tile][column][64 bytes].
+// This lane's fragment of a k-tile of the block's own vectors, [k-tile][column][64 bytes].
 template <int K_TILES>
 __device__ __forceinline__ void load_own(const uint4* own, uint4 (&fragments)[K_TILES]) {
 #pragma unroll

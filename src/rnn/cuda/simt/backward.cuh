@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     }
   });
 
-  // What this lane finishes.
+  // The unit and the sequence that this lane finishes.
   const int column = warp / kRowTiles, n = replica_column + column;
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(counts[i] = address_in_rank(barrier, rank));
   }
 
-  // What the forward pass saved, prefetched a step ahead.
+  // The saved values, prefetched a step ahead.
   LaneSaved<float> saved;
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     }
   });
 
-  // What this lane finishes.
+  // The unit and the sequence that this lane finishes.
   const int column = warp / kRowTiles, n = replica_column + column;
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;

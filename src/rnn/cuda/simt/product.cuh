@@ -1,6 +1,6 @@
-// What the simt kernels have in common: float32 layers of one sequence a replica, or a few. Recurrent weights lie in
-// registers, those of large layers also in shared memory. The matrix instructions would leave most of eight columns
-// empty; lanes multiply and add in float instead. docs/resident_kernels.md explains the design.
+// Shared parts of the simt kernels, which serve float32 layers of one sequence a replica, or a few. Recurrent weights
+// lie in registers, those of large layers also in shared memory. The matrix instructions would leave most of eight
+// columns empty; lanes multiply and add in float instead. docs/resident_kernels.md explains the design.
 #pragma once
 
 #include "rnn/cuda/common/block.cuh"
@@ -85,7 +85,7 @@ struct SimtProduct {
   }
 
   static __device__ __forceinline__ int row_group_of_lane() { return threadIdx.x % 32 / kLanes; }
-  // Of K, what this lane's first vec begins with.
+  // The element of K that this lane's first vec begins with.
   static __device__ __forceinline__ int first_element() {
     return (threadIdx.x / 32 * kLanes + threadIdx.x % kLanes) * 4;
   }
@@ -128,7 +128,7 @@ struct SimtProduct {
     }
   }
 
-  // The same from shared memory.
+  // Multiplies with states in shared memory.
   __device__ __forceinline__ void run(uint32_t from, float* sums) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) vecs[0][i] = load_shared(from + i * kApart * 4);

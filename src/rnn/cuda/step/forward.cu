@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kWarps * 32, 3) step(const __grid_constant__ S
         static_cast<const T*>(weights) + unit * width, int64_t{p.hidden} * width,
         static_cast<const T*>(states) + first * stride, stride, count, width, sums);
   };
-  // Of a GRU's candidate, W x and R h are apart.
+  // A GRU's candidate keeps W x and R h apart.
   add(std::integral_constant<int, kSums - 1>(), p.input, p.x, p.x_stride, p.inputs);
   add(std::integral_constant<int, kGates - 1>(), p.recurrent, p.h, p.h_stride, p.states);
 
@@ -157,7 +157,7 @@ __device__ __forceinline__ void add_tiles(const T* low, const T* high, const T* 
   }
 }
 
-// What the warps have of the sums of 16 rows and TILES * 8 sequences.
+// The warps' sums of 16 rows and TILES * 8 sequences.
 template <int TILES>
 struct Splits {
   float of_warp[kSplits][kRows][TILES * kTileColumns];
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kSplits * 32) step_mma(const __grid_constant__
   for (int i = 0; i < TILES; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      // Of a GRU, rows 8 to 11 are the candidate's R h, and the last ones its W x.
+      // Rows 8 to 11 of a GRU are the candidate's R h, and the last ones its W x.
       const bool is_candidate = kIsGru && j >= 2;
       of_input[i][j] = !is_candidate ? of_input[i][j] + of_recurrent[i][j]
                        : slot < 4    ? of_recurrent[i][j]

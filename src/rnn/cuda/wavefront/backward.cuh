@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   __syncthreads();
   if constexpr (CLUSTER > 1) sync_cluster();
 
-  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  // This lane finishes one unit a round; the first is `unit`, the next ones lie 8 further each.
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   bool exists[kRounds];
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE) walk.begin_wave(first_tile, published, sizes);
 
-      // What the forward pass saved of this lane's units: in flight while the gradients are.
+      // The saved values of this lane's units: in flight while the gradients are.
       uint32_t dy[kWave][kRounds], cell[kWave][kRounds], before[kWave][kRounds];  // c (LSTM), y; a timestep earlier
       uint2 saved[kWave][kRounds];
 #pragma unroll

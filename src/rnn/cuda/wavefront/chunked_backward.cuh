@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  // What the threads that finish no units copy, and where they store rows of dgates.
+  // The copies and the stores of rows of dgates by the threads that finish no units.
   if (threadIdx.x >= kFinishing) {
     const int task = threadIdx.x - kFinishing;
     {
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                          shared_address(&memory.step.published[0][half % 2][column][octet * 8]),
                          half * 2 * hidden + at};
   }
-  // Of step s: what the forward pass saved, and dy; `end`: of the chunk, of whose step c (GRU: h) alone is wanted, that
+  // Copies the saved values and dy of step s; `end`: of the chunk, of whose step c (GRU: h) alone is wanted, that
   // before.
   const auto copy_saved = [&](int s, int end) {
     const int task = threadIdx.x - kFinishing, part = task % kCopyParts, first = task / kCopyParts;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  // What this thread finishes: `kItems` columns of a unit.
+  // This thread finishes `kItems` columns of a unit.
   const bool finishes = warp < kFinishing / 32;
   const auto last_step = [&] { return layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps - 1 : sizes.steps; };
 
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       if (threadIdx.x == 0) {
         memory.chunk_first = s;
         memory.chunk_end = chunk_end;
-        // Of a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
+        // In a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
         const int ahead = chunk_end + 1 == sizes.steps ? 2 : 1;
         if (is_fed()) wait_for_blocks(layer.above_progress, sizes.blocks * (chunk + ahead), sizes.timed_out, timed_out);
       } else if (threadIdx.x == 32 && chunk >= 2) {

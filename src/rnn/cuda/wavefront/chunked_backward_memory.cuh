@@ -1,4 +1,4 @@
-// What the backward kernel of wavefronts by chunks has in memory: its sizes, what its blocks exchange, and where its
+// Memory of the backward kernel of wavefronts by chunks: its sizes, what its blocks exchange, and where its
 // weights, sums and copies lie. How it works: chunked_backward.cuh.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace prnn {
 
-// What does not depend on the columns of a kernel. Of the rows, the other block's come first.
+// Sizes that do not depend on the columns of a kernel. The other block's rows come first.
 template <prnnRNNMode_t MODE>
 struct ChunkedBackwardSizes {
   static constexpr int kUnits = kChunkedBackwardUnits, kRows = kChunkedBackwardCluster * kUnits;
@@ -28,10 +28,10 @@ struct ChunkedBackwardSizes {
                 kUnits % 8 == 0);
 };
 
-// What blocks exchange of a step: k-tiles of 64 bytes a column, those of the K of the cluster's first block in the
-// first half. A word is two gates' gradients of a unit: of an LSTM, i and f in the first half, g and o in the second,
-// 16 units a k-tile. Of a GRU, whose halves are units, 32 units have three k-tiles: r and z of 16 units each, and the
-// gradients of R h of the candidate, two units' in a word.
+// The exchange between blocks in a step: k-tiles of 64 bytes a column, those of the K of the cluster's first block in
+// the first half. A word is two gates' gradients of a unit: of an LSTM, i and f in the first half, g and o in the
+// second, 16 units a k-tile. Of a GRU, whose halves are units, 32 units have three k-tiles: r and z of 16 units each,
+// and the gradients of R h of the candidate, two units' in a word.
 template <prnnRNNMode_t MODE>
 struct ChunkedBackwardExchange {
   static constexpr bool kByUnits = MODE == PRNN_GRU;
@@ -70,7 +70,7 @@ struct ChunkedBackwardExchange {
 template <prnnRNNMode_t MODE, int IN_REGISTERS>
 struct ChunkedBackwardOperands {
   static constexpr int kCount = ChunkedBackwardSizes<MODE>::kOperands, kInShared = kCount - IN_REGISTERS;
-  // Of the operands before this one, those in registers.
+  // The number of operands before this one that are in registers.
   static constexpr __host__ __device__ int before(int operand) { return operand * IN_REGISTERS / kCount; }
   static constexpr __host__ __device__ bool in_register(int operand) { return before(operand + 1) > before(operand); }
   static constexpr __host__ __device__ int shared_index(int operand) { return operand - before(operand); }
@@ -136,8 +136,8 @@ struct ChunkedBackwardMemory : ChunkedBackwardSizes<MODE> {
   ChunkedRowsOut rows[kCopying];
   uint64_t multiplied;         // counts the warps whose sums of the other block's units are there
   int chunk_first, chunk_end;  // steps of the pass: [first, end)
-  // Of sequences of different lengths: step s of the pass is at s % kTableSteps, from the one before the chunk to that
-  // after it; no sequences outside the timesteps.
+  // The table of sequences of different lengths: step s of the pass is at s % kTableSteps, from the one before the
+  // chunk to that after it; no sequences outside the timesteps.
   StepSizes table[kTableSteps];
 };
 

@@ -14,7 +14,7 @@ struct ChunkedForwardRows {
   static constexpr int kGates = Cell<MODE>::kGates, kTiles = UNIT_TILES * kGates;
   static constexpr int kPairs = chunked_pairs(kGates, UNIT_TILES), kGroupPairs = kGates, kGroups = (UNIT_TILES + 1) / 2;
 
-  // Of a group: its first pair and how many it has. The last one may be half a group.
+  // A group's first pair and its number of pairs. The last group may be half a group.
   static constexpr int first_pair(int group) { return group * kGroupPairs; }
   static constexpr int pairs(int group) {
     return first_pair(group) + kGroupPairs <= kPairs ? kGroupPairs : kPairs - first_pair(group);
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int k_tiles = k_tiles_of_warp(hidden / kKTile);
   load_groups<T, Rows>(weights, static_cast<const T*>(layer.recurrent), first_unit, hidden, k_tiles, kGroups);
 
-  // What a thread finishes: in the first round one unit of one sequence, in later ones one gate value of one.
+  // A thread finishes in the first round one unit of one sequence, in later ones one gate value of one.
   int unit[kRounds], column[kRounds], sum_at[kRounds];
   bool exists[kRounds];
   float carry[kRounds];
@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const bool is_reader = !HALF || lane / 4 % 2 == 0;
   const char* states_at = exchange + (warp * tile_columns + read_column) * 64 + sub * 16;
   const int k_tile_bytes = tile_columns * 64 * kResidentWarps;
-  // What the states of a later timestep will replace has been written before the launch, and may have left L2 since:
-  // its blocks share the lines.
+  // Prefetches the lines that the states of a later timestep will replace: they were written before the launch and may
+  // have left L2; its blocks share the lines.
   const auto prefetch_states = [&](int step) {
     const int at = (first_unit / kUnits + lane * sizes.blocks) * kLineBytes;
     if (warp == kResidentWarps - 1 && step < sizes.steps && at < step_bytes) {
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     };
     if (in_chunk == 0 && is_fed) {
       if (threadIdx.x == 0) {
-        // Of a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
+        // In a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
         const int ahead = t + params.chunk_steps + 1 == sizes.steps ? sizes.blocks : 0;
         wait_for_blocks(layer.below_progress, chunk_blocks + ahead, sizes.timed_out, timed_out);
       }

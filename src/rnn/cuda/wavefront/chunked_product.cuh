@@ -1,4 +1,4 @@
-// What the kernels of wavefronts by chunks have in common: recurrent weights of a layer on a share of the GPU, in
+// Shared parts of the kernels of wavefronts by chunks: recurrent weights of a layer on a share of the GPU, in
 // registers and shared memory, and the products of a chunk of timesteps with a matrix that is read from L2.
 #pragma once
 
@@ -11,9 +11,9 @@ namespace prnn {
 
 // ---- recurrent weights ----
 
-// Of a block's row tiles by kChunkedKTiles k-tiles of a warp, in the order in which they are multiplied. The operands
-// that are in registers are spread evenly over that order: while they are multiplied, the others are loaded from shared
-// memory.
+// The operands of a block's row tiles by kChunkedKTiles k-tiles of a warp, in the order in which they are multiplied.
+// The operands that are in registers are spread evenly over that order: while they are multiplied, the others are
+// loaded from shared memory.
 template <int GATES, int UNIT_TILES>
 struct ChunkedWeights {
   static constexpr int kOperands = chunked_operands(GATES, UNIT_TILES);

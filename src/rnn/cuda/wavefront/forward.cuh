@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                              wanted ? hidden - k : 0);
   });
 
-  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  // This lane finishes one unit a round; the first is `unit`, the next ones lie 8 further each.
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
 
-  // What a lane saves of a wave for the backward pass: stored after the loads of the next wave's states are issued, off
+  // A lane's values of a wave for the backward pass: stored after the loads of the next wave's states are issued, off
   // the critical path.
   struct Finished {
     int count = 0, first_tile = 0, columns = 0;

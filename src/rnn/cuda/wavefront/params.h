@@ -1,4 +1,4 @@
-// What the wavefront kernels get: several layers of a stack in one launch, each in blocks of its
+// Parameters of the wavefront kernels: several layers of a stack in one launch, each in blocks of its
 // own. docs/resident_kernels.md, section wavefront, explains the design.
 #pragma once
 

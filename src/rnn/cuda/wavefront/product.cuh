@@ -51,7 +51,7 @@ __device__ __forceinline__ uint32_t load_kept(bool wanted, const uint8_t* addres
   return bits;
 }
 
-// What of a published state goes to the layer above.
+// The part of a published state that goes to the layer above.
 template <class T>
 __device__ __forceinline__ float dropped_state(float state, bool is_kept, float scale) {
   return is_kept ? Element<T>::to_float(Element<T>::from_float(state)) * scale : 0;
@@ -219,7 +219,7 @@ struct WavefrontPair {
   const int step = threadIdx.x % 32 / 4 / kPairColumns, column = threadIdx.x % 32 / 4 % kPairColumns;
 };
 
-// What becomes of the sums of the neighbour's part: nothing.
+// Leaves the sums of the neighbour's part as they are.
 struct NoMask {
   __device__ __forceinline__ void load(int) const {}
   template <class Sums>
@@ -338,7 +338,7 @@ struct WavefrontTiles {
     prefetch_pair<FIRST, K_TILES>();
   }
 
-  // The same step with pairs. `is_second`: of a pair's timesteps; `neighbour.next` is the pair that follows.
+  // A step with pairs. `is_second`: of a pair's timesteps; `neighbour.next` is the pair that follows.
   template <int K_TILES, int PREFETCH, int FIRST, class Mask>
   __device__ __forceinline__ void run_pairs(bool is_second, bool goes_on, unsigned published, int poll_delay,
                                             int* fault, bool& timed_out, float* shared, Mask&& mask) {

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int first_unit = blockIdx.x % sizes.blocks * kUnits;
   const int hidden = sizes.hidden;
   const int replica_column = replica * sizes.columns_per_replica;
-  // Of a replica, the last step is the last one of its first sequence.
+  // A replica's last step is the last one of its first sequence.
   const int steps = steps_of_column(sizes, replica_column);
   const auto columns_of = [&](int batch) { return min(sizes.columns_per_replica, batch - replica_column); };
   int batch = batch_at(sizes, 0), next_batch = batch_at(sizes, 1);  // of this step, and of the next one
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const char* own = states_of_thread(layer.initial);
   const char* next = states_of_thread(layer.y);
-  // What this thread finishes: item i is of column first_column + (with two tiles: i / 2 * 8 + i % 2; one: i * 8).
+  // This thread's items: item i is of column first_column + (with two tiles: i / 2 * 8 + i % 2; one: i * 8).
   const int first_column = quad * 2 + (TILES == 1 ? lane / 16 : 0);
   const auto column_of = [](int item) { return TILES == 2 ? item / 2 * 8 + item % 2 : item * 8; };
   const int64_t state_at = int64_t{replica_column + first_column} * hidden + unit;

@@ -59,7 +59,7 @@ struct Handover {
   }
 };
 
-// What other blocks wait for, in one store.
+// Publishes 16 bytes, for which other blocks wait, in one store.
 __device__ __forceinline__ void publish_16_bytes(void* address, const uint4& v) {
   asm volatile("st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");

@@ -12,7 +12,7 @@
 
 namespace prnn {
 
-// What a lane finishes: a unit, which may be padding, of ROUNDS columns STRIDE apart.
+// A lane's unit: one, which may be padding, of ROUNDS columns STRIDE apart.
 template <int ROUNDS, int STRIDE>
 struct LaneColumns {
   int unit, first, replica_column;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void point_at_gradients(Loads& loads, const BackwardD
   }
 }
 
-// What the forward pass saved of a unit, and dy. `state`: c of an LSTM; `before`: c (LSTM) or h (GRU) of the timestep
+// A unit's saved values, and dy. `state`: c of an LSTM; `before`: c (LSTM) or h (GRU) of the timestep
 // before.
 template <class T>
 struct SavedUnit {

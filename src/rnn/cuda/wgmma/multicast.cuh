@@ -109,8 +109,8 @@ struct GroupColumns {
   }
 };
 
-// What a replica's blocks exchange: states, or, backward, the gates' gradients, of even and odd steps, in chunks of
-// COLUMNS rows of 128 bytes as they lie in shared memory, and a counter for each chunk of units, which starts from
+// The exchange between a replica's blocks: states, or, backward, the gates' gradients, of even and odd steps, in chunks
+// of COLUMNS rows of 128 bytes as they lie in shared memory, and a counter for each chunk of units, which starts from
 // `first_count`.
 template <class T, int COLUMNS, int GROUPS>
 struct MulticastExchange {
@@ -120,7 +120,7 @@ struct MulticastExchange {
   int chunks, unit_chunks;  // of K, of units
   unsigned first_count;
 
-  // Of the operand of step `s`.
+  // The operand of step `s`.
   __device__ __forceinline__ char* states(int s, int group, int chunk) const {
     return base + (((s & 1) * GROUPS + group) * chunks + chunk) * kChunkBytes;
   }
@@ -154,7 +154,7 @@ struct RingBarriers {
   }
 };
 
-// What a warp knows of it. The barriers by their shared addresses, worked out once.
+// A warp's position in the ring. The barriers by their shared addresses, worked out once.
 struct Ring {
   uint32_t chunks, full, empty;  // shared addresses
   int slots;

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int part = shares ? block % kBlocksOfSets / kMulticastCluster : block % kMulticastParts;
   const int rank_of_set = shares ? static_cast<int>(cluster_rank()) : 0;
   const int first_of_set = (first_of_sets / kMulticastParts + rank_of_set) * kSetUnits;
-  // Of this part, and, for what all blocks have alike, of the largest one.
+  // The chunks of this part, and, for sizes that all blocks have alike, of the largest one.
   const int all_chunks = kGates * unit_chunks, first_chunk = multicast_part_begin(all_chunks, part),
             own_chunks = multicast_part_begin(all_chunks, part + 1) - first_chunk,
             in_shared = multicast_shared_chunks(kElement, true, multicast_part_chunks(all_chunks));
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
             rooms = multicast_rooms(kElement, in_shared, COLUMNS, GROUPS);
   const int slots = multicast_slots(in_shared, COLUMNS, of_column);
   const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
-  // Of a replica and direction: what is exchanged, and the sums.
+  // The exchange and the sums of a replica and direction.
   const int64_t exchange_bytes = multicast_exchange_bytes(unit_chunks, all_chunks, COLUMNS, GROUPS);
   constexpr int kPlaces = multicast_sums_places(kGates, GROUPS);
   const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, kGates, COLUMNS, GROUPS);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
-      // Of one place, a product must not end, and its sums overwrite those of the step before, until the set's have
+      // With one place, a product must not end, and its sums overwrite those of the step before, until the set's have
       // read these, as they have when they have published what the step multiplies. A part of four gates has that from
       // all blocks; others may lack the chunks of the units of the set, or of both sets of a cluster: a lane waits for
       // half.
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   sync_cluster();
 
   // Sums that blocks of a set give each other: [block][place][group][half of its units][part][kCells / 4][thread][4].
-  // Those of a warp are of one block's half. Why nobody overwrites sums that are still to be read:
+  // A warp's sums are of one block's half. Why nobody overwrites sums that are still to be read:
   // docs/resident_kernels.md.
   constexpr int kPartSums = kCells / 4 * kWarpgroupThreads * 16, kGroupSums = 2 * kMulticastParts * kPartSums;
   const auto sums_at = [&](int of_part, int half, int from) {
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         }
       }
       const int columns = group_columns.count(group, current.batch), were = group_columns.count(group, batch_before);
-      // Of a value of j: the sums of all parts. Those of the next one are on their way while one is finished.
+      // The sums of all parts for a value of j. Those of the next value are on their way while one is finished.
       uint4 given[kMulticastParts], next[kMulticastParts];
       const auto load_given = [&](uint4(&to)[kMulticastParts], int i) {
 #pragma unroll

@@ -13,8 +13,8 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   using Starting = Restarts<RESETS, COLUMNS>;
   using LoadedStarting = LoadedRestarts<RESETS, COLUMNS>;
 
-  // Of a column of a warpgroup in shared memory, in bytes: [unit][gate] of what the forward pass saved, where the
-  // gates' gradients, [gate][unit], go then; dy, the state of a timestep earlier (c of an LSTM, h of a GRU) and c,
+  // The layout of a warpgroup's column in shared memory, in bytes: [unit][gate] of what the forward pass saved, where
+  // the gates' gradients, [gate][unit], go then; dy, the state of a timestep earlier (c of an LSTM, h of a GRU) and c,
   // [unit] each; Restarts.
   static constexpr int kSavedColumn = multicast_saved_column(sizeof(T)), kSavedDy = 4 * kUnits,
                        kSavedBefore = 5 * kUnits, kSavedState = 6 * kUnits, kSavedRestarts = 7 * kUnits;
@@ -52,7 +52,7 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
 #pragma unroll 1
       for (int group = 0; group < GROUPS; ++group) {
         const int present = columns.count(group, current.batch);
-        // What is copied then: the group's own of the next step, or, with one room, what comes next.
+        // The copy then is the group's own of the next step, or, with one room, what comes next.
         const bool same = !has_rooms() && group + 1 < GROUPS;
         const int copied = has_rooms() ? group : same ? group + 1 : 0;
         const uint32_t own = room_of(group);
@@ -96,7 +96,7 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     return {first ? a.row : b.row, first ? a.batch : b.batch};
   }
 
-  // Of a step: who started anew with the timestep after, and with its own.
+  // The sequences of a step that started anew with the timestep after, and with its own.
   struct LoadedPair {
     LoadedStarting after, here;
   };
@@ -114,7 +114,7 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     constexpr int kOfColumn = 4 * kLanes, kColumns = kMoved / 4;  // lanes; columns at a time
     const int hidden = params.sizes.hidden, vec = lane() % kOfColumn, unit = Io::own_unit();
     const int present = columns.count(group, here.batch), continuing = min(present, columns.count(group, after.batch));
-    // What a lane copies besides gates: of vec / kLanes = 0 dy, 1 the state of the timestep earlier, 2 c of an LSTM.
+    // A lane's copies besides gates: vec / kLanes = 0 dy, 1 the state of the timestep earlier, 2 c of an LSTM.
     const int array = vec / kLanes;
     const bool is_before = array == 1, is_of_rows = array == 0 || (is_before && MODE == PRNN_GRU);
     const void* const arrays = array == 0 ? dir.dy : MODE == PRNN_GRU ? dir.y : dir.cells;

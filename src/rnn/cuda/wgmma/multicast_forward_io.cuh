@@ -13,9 +13,9 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   using Starting = Restarts<RESETS, COLUMNS>;
   using LoadedStarting = LoadedRestarts<RESETS, COLUMNS>;
 
-  // Of a column of a warpgroup in shared memory: [gate][unit] of a step's input products, where [unit][gate] of what is
-  // saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart.
-  // Beyond a column's products: Restarts.
+  // The layout of a warpgroup's column in shared memory: [gate][unit] of a step's input products, where [unit][gate] of
+  // what is saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart. Beyond a
+  // column's products: Restarts.
   static constexpr int kInputColumn = multicast_input_column(sizeof(T)), kInputRestarts = 4 * kUnits,
                        kStagedColumn = multicast_staged_column(sizeof(T));
   // Lanes that move the gates of a column, and columns whose gates a warp moves at a time.
@@ -113,7 +113,7 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     }
   }
 
-  // Of columns [remaining, present), whose sequences are over.
+  // Stores the last states of columns [remaining, present), whose sequences are over.
   __device__ __forceinline__ void store_final(int group, int present, int remaining) const {
 #pragma unroll 1
     for (int column = max(remaining, 0) + lane() / kLanes; column < present; column += kMoved) {

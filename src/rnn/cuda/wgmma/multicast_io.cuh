@@ -1,4 +1,4 @@
-// What the multicast wgmma kernels read and write in global memory besides the operands: the work of a warp for each
+// Loads and stores of the multicast wgmma kernels in global memory besides the operands: the work of a warp for each
 // warpgroup, so that the warpgroup does not wait for it. Both share columns of shared memory, which change hands.
 #pragma once
 
@@ -37,7 +37,7 @@ struct Restarts {
   }
 };
 
-// The same while its loads are on their way: of a lane's columns.
+// The restarts of a lane's columns while their loads are on their way.
 template <bool RESETS, int COLUMNS>
 struct LoadedRestarts {
   uint32_t flags[COLUMNS / 32];

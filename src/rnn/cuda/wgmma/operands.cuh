@@ -38,8 +38,8 @@ __device__ __forceinline__ void keep_weight_tiles(uint32_t (&weights)[REGISTERS]
   fence_for_wgmma();
 }
 
-// The same by way of shared memory. `load(i, row, vec)` is 16 bytes of tile i, or zeros: of row `row` the vec-th 16
-// bytes of the chunk; TRANSPOSED, of 16 bits: of K element `row` of the chunk, rows 8 vec onwards. `scratch`: 8192
+// Loads operands by way of shared memory. `load(i, row, vec)` is 16 bytes of tile i, or zeros: of row `row` the vec-th
+// 16 bytes of the chunk; TRANSPOSED, of 16 bits: of K element `row` of the chunk, rows 8 vec onwards. `scratch`: 8192
 // bytes of the warpgroup. Shared addresses, aligned to 1024 bytes.
 template <bool TRANSPOSED, int REGISTERS, class Load>
 __device__ __forceinline__ void load_weight_tiles(uint32_t (&weights)[REGISTERS][4][4], int count, uint32_t scratch,

@@ -117,7 +117,8 @@ struct WgmmaProduct {
         [&](int j, int i) { to[sum_at(row + i / 2 * 8, j * 8 + column + i % 2)] = sums[j * 4 + i]; });
   }
 
-  // Or: each warpgroup finishes half of the columns, kEighths times 8 of them; of 8 columns the first one all.
+  // The other way of adding up: each warpgroup finishes half of the columns, kEighths times 8 of them; of 8 columns the
+  // first one all.
   static constexpr int kEighths = COLUMNS > 8 ? COLUMNS / 16 : 1;
   static constexpr int kExchangeBytes = 2 * kEighths * kWarpgroupThreads * 16;
   using OwnSums = float[kEighths][4];

@@ -166,7 +166,7 @@ struct SplitKProduct {
     }
   }
 
-  // The same to the other block of the cluster; `barrier` there counts the bytes.
+  // Sends the sums to the other block of the cluster; `barrier` there counts the bytes.
   __device__ __forceinline__ void send_sums(const Sums& sums, uint32_t to, uint32_t barrier, uint32_t rank) const {
     const uint32_t there = address_in_rank(to, rank), barrier_there = address_in_rank(barrier, rank);
 #pragma unroll
