@@ -148,25 +148,13 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     train = (_train_cuts if are_cuts(options.manifest) and not options.also else _train_utterances)(options, process)
     pinned = options.accelerator != "cpu" and torch.cuda.is_available()
     valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
-    size = _batch_bytes(options)
-    loader = BatchLoader(train.dataset, train.sampler, options.workers, process, options.processes, pinned, size)
+    loader = BatchLoader(train.dataset, train.sampler, options.workers, process, options.processes, pinned)
     own = valid.batches[process :: options.processes]
-    valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned, size)
+    valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
         train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours,
         train.trained_on, train.notes, valid.words, valid.unknown, train.sample, train.rates, valid.shown,
     )  # fmt: skip
-
-
-def _batch_bytes(options: TrainingOptions) -> int:
-    """Bytes of the largest batch of utterances that are no longer than `batch_seconds`."""
-    features = options.features
-    frames = 1000 / features.frame_shift_ms
-    of_frames = frames * (1 if options.features_on == "device" else 4 * features.num_mel_bins)
-    of_frames += 8 * frames if options.augmentation.time_warp else 0
-    of_samples = 4 * features.sample_rate if options.features_on == "device" else 0
-    seconds = options.batch_seconds / min(1.0, *options.augmentation.speeds)
-    return int(1.1 * seconds * (of_frames + of_samples)) + 2**18  # and symbols, and what is drawn for an utterance
 
 
 def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:

@@ -6,16 +6,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, cycle, islice
+from itertools import count, islice
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .dataset import Batch, Position, Request
 from .errors import InputError
-from .packed_batch import PackedBatch, Slots
+from .packed_batch import PackedBatch
 from .sampler import EpochSampler
 
 PREFETCH = 4  # batches that each process prepares ahead
@@ -33,32 +33,15 @@ class _Sent(Dataset[Batch | PackedBatch | InputError]):
     """The dataset of a DataLoader's processes. Errors about unusable utterances are returned: one that is raised there
     would carry that process's traceback in its message."""
 
-    def __init__(self, source: Source, slots: Slots | None) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._slots = slots
 
-    def __getitem__(self, numbered: Any) -> Batch | PackedBatch | InputError:
-        number, request = numbered
+    def __getitem__(self, request: Any) -> Batch | PackedBatch | InputError:
         try:
             batch = self._source.batch(request)
         except InputError as error:
             return error
-        return batch if self._slots is None else PackedBatch(batch, self._slots, number)
-
-
-class _Numbered(Sampler[tuple[int, Request]]):
-    """Requests with the slots of their batches. They come in the order of the requests; while one is received, and not
-    yet copied from its slot, the request that takes the place of it is sent, for which there is one more slot."""
-
-    def __init__(self, requests: Iterable[Request], slots: int) -> None:
-        self._requests = requests
-        self._slots = slots
-
-    def __iter__(self) -> Iterator[tuple[int, Request]]:
-        return zip(cycle(range(self._slots)), self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)  # type: ignore[arg-type]  # a DataLoader asks where batches are a list
+        return batch if get_worker_info() is None else PackedBatch(batch)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -70,51 +53,34 @@ def _leave_interrupts(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class _Loader:
-    """A DataLoader that draws nothing from torch's global generator, which serves weights and dropout.
+def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: bool) -> DataLoader[Any]:
+    """Makes a DataLoader that draws nothing from torch's global generator, which serves weights and dropout."""
+    return DataLoader(
+        _Sent(source),
+        sampler=requests,
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        worker_init_fn=_leave_interrupts,
+        persistent_workers=workers > 0,
+        prefetch_factor=PREFETCH if workers else None,
+        pin_memory=pinned,
+        generator=torch.Generator(),
+    )
 
-    Args:
-        source: makes the batches.
-        requests: for them.
-        workers: processes that make them; 0 makes them here.
-        pinned: copies what processes have made to memory from which a GPU reads while the CPU goes on.
-        batch_bytes: of the largest usual batch.
-    """
 
-    def __init__(
-        self, source: Source, requests: Iterable[Request], workers: int, pinned: bool, batch_bytes: int
-    ) -> None:
-        self._slots = Slots(workers * PREFETCH + 1, batch_bytes) if workers else None
-        self._pinned = pinned
-        self._loader: DataLoader[Any] = DataLoader(
-            _Sent(source, self._slots),
-            sampler=_Numbered(requests, len(self._slots) if self._slots is not None else 1),
-            batch_size=None,
-            collate_fn=_as_it_is,
-            num_workers=workers,
-            worker_init_fn=_leave_interrupts,
-            persistent_workers=workers > 0,
-            prefetch_factor=PREFETCH if workers else None,
-            generator=torch.Generator(),
-        )
+def _end(loader: DataLoader[Any]) -> None:
+    """Ends a loader's processes. For each that lives when the program ends, torch before 2.13 waits five seconds."""
+    if isinstance(loader._iterator, _MultiProcessingDataLoaderIter):
+        loader._iterator._shutdown_workers()
+    loader._iterator = None
 
-    def __len__(self) -> int:
-        return len(self._loader)
 
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self._loader:
-            if isinstance(batch, InputError):
-                raise batch
-            if isinstance(batch, PackedBatch):
-                assert self._slots is not None
-                batch = batch.batch(self._slots, self._pinned)
-            yield batch
-
-    def close(self) -> None:
-        """Ends the processes. For each that lives when the program ends, torch before 2.13 waits five seconds."""
-        if isinstance(self._loader._iterator, _MultiProcessingDataLoaderIter):
-            self._loader._iterator._shutdown_workers()
-        self._loader._iterator = None
+def _received(batches: Iterable[Batch | PackedBatch | InputError]) -> Iterator[Batch]:
+    for batch in batches:
+        if isinstance(batch, InputError):
+            raise batch
+        yield batch.batch() if isinstance(batch, PackedBatch) else batch
 
 
 class Batches:
@@ -124,33 +90,25 @@ class Batches:
         source: makes the batches.
         batches: the items of each batch, as the source takes them.
         workers: processes that prepare them; 0 prepares them in this one.
-        pinned: copies what they have made to memory from which a GPU reads while the CPU goes on.
-        batch_bytes: of the largest usual batch.
+        pinned: copies batches to memory from which a GPU reads while the CPU goes on.
 
     Raises:
         InputError: when the iteration comes to an utterance that cannot be used.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        batches: Sequence[Any],
-        workers: int = 0,
-        pinned: bool = False,
-        batch_bytes: int = 2**22,
-    ) -> None:
+    def __init__(self, source: Source, batches: Sequence[Any], workers: int = 0, pinned: bool = False) -> None:
         requests = [Request(items, Position(0, number)) for number, items in enumerate(batches, 1)]
-        self._loader = _Loader(source, requests, workers, pinned, batch_bytes)
+        self._loader = _loader(source, requests, workers, pinned)
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self._loader)
+        return _received(self._loader)
 
     def close(self) -> None:
         """Ends the processes that prepare batches."""
-        self._loader.close()
+        _end(self._loader)
 
 
 class _Requests(Sampler[Request]):
@@ -178,7 +136,7 @@ class BatchLoader:
         workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
         process: number of this one of the processes that train together.
         processes: the number of processes that train together.
-        pinned, batch_bytes: as for :class:`Batches`.
+        pinned: as for :class:`Batches`.
     """
 
     def __init__(
@@ -189,12 +147,11 @@ class BatchLoader:
         process: int = 0,
         processes: int = 1,
         pinned: bool = False,
-        batch_bytes: int = 2**22,
     ) -> None:
         self.pass_batches = max(1, len(sampler) // processes)
         self.sampler = sampler
         self._requests = _Requests(sampler, process, processes)
-        self._loader = _Loader(source, self._requests, workers, pinned, batch_bytes)
+        self._loader = _loader(source, self._requests, workers, pinned)
         self._batches: Iterator[Batch] | None = None
         self._done = 0
         self._last = sys.maxsize
@@ -221,7 +178,7 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self._batches is None:
-            self._batches = iter(self._loader)
+            self._batches = _received(self._loader)
         for batch in islice(self._batches, len(self) - self._done % self.pass_batches):
             self._done += 1
             yield batch
@@ -229,7 +186,7 @@ class BatchLoader:
     def close(self) -> None:
         """Ends the processes that prepare batches."""
         self._batches = None
-        self._loader.close()
+        _end(self._loader)
 
 
 class Prefetcher:

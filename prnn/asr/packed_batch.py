@@ -1,4 +1,4 @@
-"""Batches packed into one piece of memory each, as the processes that make batches send them."""
+"""A batch packed into one tensor, as the processes that make batches send it."""
 
 from __future__ import annotations
 
@@ -51,59 +51,32 @@ def _with_tensors(value: Any, data: Tensor) -> Any:
     return value
 
 
-class Slots:
-    """Memory that a loader shares with the processes that make its batches: each batch is written to a slot of it, so
-    that what is sent is a number. To receive a tensor, torch asks the process that made it over a new socket, and maps
-    its memory, in Python, for which all threads of the training wait.
-
-    Args:
-        count: number of slots.
-        size: bytes of each; only what is written takes memory.
-    """
-
-    def __init__(self, count: int, size: int) -> None:
-        size = -(-size // _ALIGNMENT) * _ALIGNMENT
-        storage = torch.UntypedStorage._new_shared(count * size)
-        self._data = torch.empty(0, dtype=torch.uint8).set_(storage).view(count, size)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def slot(self, number: int) -> Tensor:
-        """The memory of a slot: (size,), uint8."""
-        return self._data[number]
-
-
 class PackedBatch:
-    """A batch with its tensors in one piece of memory: a slot, or, where it is too large for one, memory of its own.
+    """A batch with its tensors in one piece of memory, which a DataLoader sends and pins as one tensor. For each tensor
+    that it receives, torch asks the process that made it over a new socket, in Python, which all threads of the
+    training wait for.
 
     Args:
         batch: made by a process of a DataLoader, whose memory others can map.
-        slots: shared with the process that receives it.
-        number: of the slot that is the batch's.
     """
 
-    def __init__(self, batch: Batch, slots: Slots, number: int) -> None:
+    def __init__(self, batch: Batch) -> None:
         tensors = list(_tensors(batch))
         places, end = [], 0
         for tensor in tensors:
             places.append(_Place(end, _size(tensor), tensor.dtype, tensor.shape))
             end += -(-_size(tensor) // _ALIGNMENT) * _ALIGNMENT
-        slot = slots.slot(number)
-        self._own: Tensor | None = None
-        if end > len(slot):
-            slot = self._own = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(end))
-        self._number, self._size = number, end
+        storage = torch.UntypedStorage._new_shared(end)
+        self._data = torch.empty(0, dtype=torch.uint8).set_(storage)
         self._contents = _with_places(batch, iter(places))
         for place, tensor in zip(places, tensors, strict=True):
-            _with_tensors(place, slot).copy_(tensor)
+            _with_tensors(place, self._data).copy_(tensor)
 
-    def batch(self, slots: Slots, pinned: bool) -> Batch:
-        """The batch, whose tensors are views of a copy; its slot may then be another's.
+    def pin_memory(self) -> PackedBatch:
+        """Moves the batch to memory from which a GPU reads while the CPU goes on. DataLoader calls it."""
+        self._data = self._data.pin_memory()
+        return self
 
-        Args:
-            slots: as it was packed into.
-            pinned: copies to memory from which a GPU reads while the CPU goes on.
-        """
-        data = slots.slot(self._number)[: self._size] if self._own is None else self._own
-        return cast(Batch, _with_tensors(self._contents, data.pin_memory() if pinned else data.clone()))
+    def batch(self) -> Batch:
+        """The batch; its tensors are views of the packed memory."""
+        return cast(Batch, _with_tensors(self._contents, self._data))
