@@ -128,7 +128,7 @@ class ModuleCalls:
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if not self._are_mine((input,)):
+        if input is None or not self._are_mine((input,)):
             return None
         if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
             return None

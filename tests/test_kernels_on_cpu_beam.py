@@ -11,7 +11,7 @@ import pytest
 import torch
 from decode_case import DecodeCase, assert_beams
 from kernels_on_cpu import build
-from kernels_on_cpu.build import Builder, Edit, first_of_each, is_found
+from kernels_on_cpu.build import Builder, first_of_each
 from kernels_on_cpu.decode import beam_search
 
 pytestmark = build.marks("kernels_on_cpu_beam")
@@ -169,14 +169,3 @@ def test_accesses_are_ordered(plain_builder: Builder) -> None:
             if options.get("predictor") == "gru":
                 pairs = [p for p in pairs if "step_cells<PRNN_GRU>" not in p[0] or "gather_rows(" not in p[1]]
             assert pairs == [], (options, streams)
-
-
-@pytest.mark.full
-def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
-    """Between the lists that a block gathers and what it takes of them."""
-    file = "decode/cuda/beam_scores.cuh"
-    old = "p.timed_out, timed_out);\n  return __syncthreads_or(timed_out) == 0;\n"
-    edit = Edit(file, old, "p.timed_out, timed_out);\n  return true;\n")
-    other = Edit("decode/cuda/beam.cuh", "      __syncthreads();\n      for (int place", "      for (int place")
-    pairs = unordered(plain_builder.run_beam("unordered", (edit, other), order=True), {})
-    assert is_found("write reinterpret_cast<TwoLongs*>(lists)", "read ", pairs)

@@ -226,6 +226,6 @@ def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
     """Between the states that a block gathers and their products."""
     before = "      p.timed_out, timed_out);\n"
     old, new = f"{before}  return __syncthreads_or(timed_out) == 0;\n", f"{before}  return true;\n"
-    edit = Edit("decode/cuda/search_predictor.cuh", old, new)
+    edit = Edit("decode/cuda/group_predictor.cuh", old, new)
     pairs = unordered(plain_builder.run_decode("unordered", (edit,), order=True), *MODELS[0])
     assert is_found("write *reinterpret_cast<uint2*>(to + row", "read const uint4 states = load_shared(own", pairs)

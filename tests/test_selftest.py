@@ -133,8 +133,8 @@ def test_less_precision_than_float32_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_fault_is_found_where_there_is_none(mode: str) -> None:
-    """The CPU's kernels in 16 bits take at most half of the tolerance; of one sequence, too, some of whose gradients are
-    many times larger than most."""
+    """The CPU's kernels in 16 bits take at most half of the tolerance; with one sequence, too, some of whose gradients
+    are many times larger than most."""
     is_lstm = mode == "LSTM"
     options: list[dict[str, object]] = [
         {"hidden_size": 768, "heads": 2},

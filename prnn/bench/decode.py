@@ -8,12 +8,13 @@
 
 A predictor and a joiner with random weights, the blank's bias such that a frame has `--rate` symbols; random encoder
 frames, all of one length. Two searches of the same modules: `libprnn`, where it has one for them, and `steps`, which
-serves modules of any class (docs/transducer.md). `ms` is the median time of a search of the batch, with the results on the
-host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of frames of
-`--frame-ms`, over it. With `--beam`, each of them searches with a beam of that size, too, at most one symbol a frame.
+serves modules of any class (docs/transducer.md). `ms` is the median time of a search of the batch, with the results on
+the host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of
+frames of `--frame-ms`, over it. With `--beam`, each of them searches with a beam of that size, too, at most one symbol
+a frame.
 
-With `--streams`, N streams of a random model with recurrent layers go through a `StreamPool` chunk by chunk: `ms` is the
-median time of a chunk of all streams, from their samples to their symbols on the host, features, encoder and search
+With `--streams`, N streams of a random model with recurrent layers go through a `StreamPool` chunk by chunk: `ms` is
+the median time of a chunk of all streams, from their samples to their symbols on the host, features, encoder and search
 included. On a GPU the samples lie in one array of pinned memory.
 """
 

@@ -61,6 +61,7 @@ template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_utterances() {
   if (next_utterance >= p.options.batch) return;
   const unsigned used = slots_that([](const Hypothesis& h) { return h.utterance >= 0; });
+  __syncwarp();  // all lanes have read the slots, which are written now
   for (int place = 0; place < p.utterances && next_utterance < p.options.batch; ++place) {
     if ((used >> place * beam & ((1u << beam) - 1)) != 0) continue;
     begin_utterance(slots + place * beam, next_utterance);
