@@ -246,7 +246,8 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], inf
         # Of c, n and m, the gradients of a function of c e^m and n e^m: others depend on which of two numbers m is the
         # maximum of, and rounding changes that. Small ones: what m adds to the gradients of gates is the difference of
         # larger numbers.
-        assert dcy is not None and cy is not None
+        assert dcy is not None
+        assert cy is not None
         dcy = dcy / 4
         dcy[2::3] = dcy[0::3] * cy[0::3] + dcy[1::3] * cy[1::3]
     gradients = (data["dy"], data["dhy"], dcy, data.get("dcells"))
