@@ -11,7 +11,7 @@ import pytest
 import torch
 from decode_case import DecodeCase, assert_beams
 from kernels_on_cpu import build
-from kernels_on_cpu.build import Builder, first_of_each
+from kernels_on_cpu.build import Builder, Edit, first_of_each, is_found
 from kernels_on_cpu.decode import beam_search
 
 pytestmark = build.marks("kernels_on_cpu_beam")
@@ -169,3 +169,12 @@ def test_accesses_are_ordered(plain_builder: Builder) -> None:
             if options.get("predictor") == "gru":
                 pairs = [p for p in pairs if "step_cells<PRNN_GRU>" not in p[0] or "gather_rows(" not in p[1]]
             assert pairs == [], (options, streams)
+
+
+@pytest.mark.full
+def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
+    """Between the lanes that read which places are free and those that fill them."""
+    barrier = "  __syncwarp();  // all lanes have read the slots, which are written now\n"
+    edit = Edit("decode/cuda/beam_utterances.cuh", barrier, "")
+    pairs = unordered(plain_builder.run_beam("unordered", (edit,), order=True), {})
+    assert is_found("read const unsigned used = slots_that(", "write ", pairs)
