@@ -284,8 +284,8 @@ def _loss(name: str, sizes: tuple[int, int, int], place: _Place) -> dict[str, Te
 
 
 def _search(place: _Place) -> dict[str, Tensor]:
-    """What is found, in float32, and how far the path's probabilities are from the CPU's, and from those of the most
-    probable symbols: in 16 bits another path may be as good."""
+    """Returns the symbols found in float32, and how far the path's probabilities are from the CPU's, and from those of
+    the most probable symbols: in 16 bits another path may be as good."""
     from prnn.transducer import Joiner, RecurrentPredictor
 
     generator = torch.Generator().manual_seed(5)
@@ -321,7 +321,7 @@ _SEARCH = "greedy search"
 
 
 def _problems(name: str, dtype: torch.dtype) -> Iterator[tuple[str, _Compute]]:
-    """Of a loss or the search: what is compared."""
+    """Yields the problems on which a loss or the search is compared."""
     if name == _SEARCH:
         yield "N = 4, 30 frames", _search
         return
@@ -331,7 +331,8 @@ def _problems(name: str, dtype: torch.dtype) -> Iterator[tuple[str, _Compute]]:
 
 
 def _tolerances(name: str, dtype: torch.dtype) -> tuple[float, float]:
-    """Of costs, which are of float32 but where products of 16-bit numbers are in them, and of gradients."""
+    """Returns the tolerances of costs, which are of float32 but where products of 16-bit numbers are in them, and of
+    gradients."""
     wide, narrow = _LOSS_TOLERANCE, 2 * TOLERANCE.get(dtype, 0)
     if dtype in (torch.float32, torch.float64):
         return wide, wide

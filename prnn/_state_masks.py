@@ -147,7 +147,7 @@ def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[Tensor | None, T
     if not module.training:
         return zoneout, recurrent
     states = module.num_layers * (2 if module.bidirectional else 1)
-    # Of one element that is expanded: under vmap masks are what its randomness= says, whatever it maps over.
+    # The masks expand one element: under vmap they are what its randomness= says, whatever it maps over.
     if module.zoneout > 0:
         some = torch.empty((), dtype=torch.bool, device=input.device)
         zoneout = some.expand(*input.shape[:-1], states * module.hidden_size).bernoulli(module.zoneout)

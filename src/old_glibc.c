@@ -1,4 +1,4 @@
-/* What libstdc++.a asks of later glibcs, for a library that is linked with it to run on an
+/* Functions that libstdc++.a wants of later glibcs, for a library that is linked with it to run on an
  * older one: the option glibc_stubs of the build, which no other build compiles this for. */
 #include <stdint.h>
 #include <stdlib.h>

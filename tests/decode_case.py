@@ -292,7 +292,7 @@ class DecodeCase:
         ]
 
     def beam_state(self, slots: int, beam: int) -> dict[str, Tensor]:
-        """Of so many streams that have not begun."""
+        """Returns the beams' state of so many streams that have not begun."""
         state = {name: tensor.repeat_interleave(beam, 0) for name, tensor in self.state(slots).items()}
         state = {name: tensor.unflatten(0, (slots, beam)) for name, tensor in state.items()}
         return state | {"hash": torch.full((slots, beam), -1, dtype=torch.int64, device=self.device)}
@@ -315,7 +315,7 @@ class DecodeCase:
         state: dict[str, Tensor] | None = None,
         bias: tuple[Tensor, Tensor] | None = None,
     ) -> list[list[BeamFound]]:
-        """What prnnTransducerBeamSearch, PRNN_BEAM_MODIFIED, finds in each utterance."""
+        """Returns what prnnTransducerBeamSearch, PRNN_BEAM_MODIFIED, finds in each utterance."""
         frames = frames.contiguous()
         batch, count, _ = frames.shape
         out = self.beam_outputs(batch, count, beam)
@@ -345,7 +345,7 @@ class DecodeCase:
         max_symbols: int = 8,
         bias: tuple[Tensor, Tensor] | None = None,
     ) -> Found:
-        """The same of one utterance (T, E) in float64."""
+        """Searches one utterance (T, E) in float64."""
 
         def gains(symbols: list[int]) -> Tensor:
             assert bias is not None
@@ -394,7 +394,7 @@ class DecodeCase:
         return linear(activate(x + g), w["outputWeight"], w["outputBias"])
 
     def gains(self, bias: tuple[Tensor, Tensor], symbols: list[int]) -> Tensor:
-        """What each class (V,) is given after these symbols, in float64."""
+        """Returns the gain of each class (V,) after these symbols, in float64."""
         node = 0
         for symbol in symbols:
             node = int(bias[0][node, symbol])
@@ -432,7 +432,7 @@ def beam_found(out: dict[str, Tensor]) -> list[list[BeamFound]]:
 
 
 def assert_beams(found: list[list[BeamFound]], expected: list[list[BeamFound]], tolerance: float) -> None:
-    """The same hypotheses, whose scores and confidences differ by rounding."""
+    """Asserts the same hypotheses, whose scores and confidences differ by rounding."""
     for beams, others in zip(found, expected, strict=True):
         assert [(h.symbols, h.frames, h.origin) for h in beams] == [(h.symbols, h.frames, h.origin) for h in others]
         for h, o in zip(beams, others, strict=True):

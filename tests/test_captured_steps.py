@@ -40,7 +40,7 @@ class NoWaits(TorchDispatchMode):
 
 
 def stand_in(call: Callable[[], Any], *_: Any) -> tuple[CallAgain, Any]:
-    """What a call returns has no values before a replay, and the states stay as they were."""
+    """The results of a call have no values before a replay, and the states stay as they were."""
     pool = POOLS[-1]
     samples = None if pool._samples is None else pool._samples._rows
     states = (*pool._encoder_rows[:2], *pool._encoder_rows.hidden, *pool._search, samples)

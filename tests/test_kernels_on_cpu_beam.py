@@ -53,7 +53,7 @@ def test_as_on_the_cpu(program: pathlib.Path, beam: int, options: dict[str, Any]
 @pytest.mark.parametrize("blank_bias", [6.0, 12.0])
 @pytest.mark.parametrize("options", MODELS[:2], ids=str)
 def test_windows(program: pathlib.Path, options: dict[str, Any], blank_bias: float) -> None:
-    """Of four and of two frames, of which most have blanks alone."""
+    """Windows of four and of two frames, of which most have blanks alone."""
     case = make_case(blank_bias=blank_bias, **options)
     frames, lengths = case.frames(3, 30), [30, 17, 29]
     expected = case.beam_search(frames, lengths)

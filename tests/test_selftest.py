@@ -114,7 +114,7 @@ def test_every_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("fault", OF_DATA)
 def test_every_fault_is_found_in_numbers_that_repeat(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of large layers do."""
+    """The numbers of large layers repeat."""
     monkeypatch.setattr(_twin, "_PERIOD", 101)
     broken(monkeypatch, OF_DATA[fault], nothing)
     for dtype in TYPES:

@@ -135,7 +135,7 @@ def test_hooks_are_called() -> None:
 
 
 def test_what_cannot_be_captured_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes after finds the GPU as it was."""
+    """Later calls find the GPU as it was."""
     model = made("lstm")
     streams = StreamPool(model, 1)
     slot = streams.open()

@@ -1,4 +1,4 @@
-"""The same as test_training_learns.py on a hundred real recordings: PRNN_SPEECH names a folder with train.jsonl and
+"""The test of test_training_learns.py on a hundred real recordings: PRNN_SPEECH names a folder with train.jsonl and
 valid.jsonl, as the speech recipe takes it (docs/recipe_speech.md)."""
 
 from __future__ import annotations

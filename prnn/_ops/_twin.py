@@ -243,9 +243,9 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], inf
     assert reserve is not None
     dcy = data.get("dcy")
     if stack.cell_states > stack.states:
-        # Of c, n and m, the gradients of a function of c e^m and n e^m: others depend on which of two numbers m is the
-        # maximum of, and rounding changes that. Small ones: what m adds to the gradients of gates is the difference of
-        # larger numbers.
+        # The gradients of c, n and m are those of a function of c e^m and n e^m: others depend on which of two numbers
+        # m is the maximum of, and rounding changes that. They are small: what m adds to the gradients of gates is the
+        # difference of larger numbers.
         assert dcy is not None
         assert cy is not None
         dcy = dcy / 4

@@ -89,7 +89,7 @@ class Prepared(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What prnnTransducerOutputs_t has, L = T * max_symbols; what lies beyond a row's count is 0."""
+    """The arrays of prnnTransducerOutputs_t, L = T * max_symbols; elements beyond a row's count are 0."""
 
     symbols: Tensor  # (N, L) int32
     counts: Tensor  # (N,) int32

@@ -413,8 +413,8 @@ def _of_places(arrays: Arrays, first: int, count: int, heads: int) -> Arrays:
 
 
 def _last(values: Array, is_last: Array, initial: Array | None, lengths: Array, heads: int) -> Array:
-    """Of values (T, N, H) those of each sequence's last timestep, or of one without timesteps its initial state, in the
-    shape of the latter, (heads, N, H / heads)."""
+    """Returns the values (T, N, H) of each sequence's last timestep, or of one without timesteps its initial state, in
+    the shape of the latter, (heads, N, H / heads)."""
     found = _split_heads(jnp.where(is_last, values, 0).sum(0)[None], heads)
     return found if initial is None else jnp.where((lengths > 0)[None, :, None], found, initial)
 

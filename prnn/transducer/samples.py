@@ -12,9 +12,9 @@ from prnn.transducer.step_result import Array
 
 
 class FrameFeatures(Protocol):
-    """What a pool asks of features, as `prnn.asr.fbank.Fbank` has them: frames of `frame_length` samples, each
-    `frame_shift` after the one before, the first of them beginning `before` samples before the first sample, with the
-    recording mirrored beyond its ends."""
+    """The interface that a pool wants of features, as `prnn.asr.fbank.Fbank` has them: frames of `frame_length`
+    samples, each `frame_shift` after the one before, the first of them beginning `before` samples before the first
+    sample, with the recording mirrored beyond its ends."""
 
     frame_length: int
     frame_shift: int

@@ -1,4 +1,4 @@
-"""What a step of a pool has found of its streams, in arrays on the host."""
+"""The results of a step of a pool, in arrays on the host."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepResult(Sequence[Hypothesis]):
-    """What the frames of one step have added to N streams: as a sequence, a `Hypothesis` of each, which is made when it
-    is asked for. With thousands of streams the arrays cost less: those of stream n are elements `ends[n] - counts[n]`
-    to `ends[n] - 1`.
+    """The symbols that the frames of one step have added to N streams: as a sequence, a `Hypothesis` of each, which is
+    made when it is asked for. With thousands of streams the arrays cost less: those of stream n are elements `ends[n] -
+    counts[n]` to `ends[n] - 1`.
 
     Attributes:
         tokens: (S,), integer, the symbols of all streams, one stream after the other.
@@ -72,7 +72,7 @@ class StepResult(Sequence[Hypothesis]):
 
     @classmethod
     def of(cls, columns: Columns, first_frames: Array) -> StepResult:
-        """Of streams whose first frame in the step is number (N,) `first_frames`."""
+        """Returns the results of streams whose first frame in the step is number (N,) `first_frames`."""
         counts = columns.counts
         most = int(counts.max(initial=0))
         if not most:
@@ -101,7 +101,7 @@ class StepResult(Sequence[Hypothesis]):
 
     @classmethod
     def nothing(cls, scores: Array) -> StepResult:
-        """Of streams that have found nothing."""
+        """Returns the results of streams that have found nothing."""
         none = np.zeros(0, np.int64)
         return cls(none, none, np.zeros(0), np.zeros(len(scores), np.int64), scores)
 

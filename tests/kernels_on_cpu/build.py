@@ -128,7 +128,7 @@ class Builder:
         return self._program("run_decode", name, set(), edits, order=order)
 
     def run_beam(self, name: str, edits: tuple[Edit, ...] = (), *, order: bool = False) -> pathlib.Path:
-        """The same of the beam search."""
+        """Builds the program of the beam search."""
         return self._program("run_beam", name, set(), edits, order=order)
 
     def decode_plan(self) -> pathlib.Path:

@@ -67,7 +67,7 @@ def beam_search(
     unordered: list[tuple[str, str]] | None = None,
     **options: Any,
 ) -> list[list[BeamFound]]:
-    """The same of run_beam."""
+    """Runs run_beam as `search` runs run_decode."""
     batch, count, _ = frames.shape
     out = case.beam_outputs(batch, count, beam)
     written = [(state or {}).get(name) for name in BEAM_STATE] + list(out.values())

@@ -82,6 +82,19 @@ prnnTransducerInputs_t read_inputs(CallFile& file, const prnnTransducerModel_t& 
   return inputs;
 }
 
+// Reads the arrays of a state that both searches have, and returns the number of the first that the kernel writes.
+template <class State>
+size_t read_state(CallFile& file, State& state) {
+  file.read(state.slots);
+  const size_t first_written = file.arrays.size();
+  file.read(state.ahead);
+  file.read(state.h);
+  file.read(state.c);
+  file.read(state.context);
+  file.read(state.node);
+  return first_written;
+}
+
 // Calls function(T()) with the model's type; half, which takes the same ways as bfloat16, is not compiled.
 template <class Function>
 auto with_model(const prnnTransducerModel_t& model, Function&& function) {
@@ -122,20 +135,26 @@ Array prepare(const prnnTransducerModel_t& model, const SearchPlan& plan, const 
   return prepared;
 }
 
-// What is written: states and outputs.
+// Follows the arrays that are written: states and outputs.
 void follow(CallFile& file, size_t first_written, Array& exchange, size_t exchange_bytes) {
   order::follow(exchange.data(), exchange_bytes, order::Kind::kExchange);
   for (size_t i = first_written; i < file.arrays.size(); ++i)
     order::follow(file.arrays[i].data(), file.arrays[i].bytes(), order::Kind::kArray);
 }
 
-void write(CallFile& file, size_t first_written, const char* name) {
+// Writes the arrays that the kernel has written, and returns the program's status.
+int finish(cudaError_t error, int timed_out, CallFile& file, size_t first_written, const char* name) {
+  if (error != cudaSuccess || timed_out != 0) {
+    std::printf("the kernel does not end\n");
+    return 2;
+  }
   std::ofstream out(name, std::ios::binary);
   for (size_t i = first_written; i < file.arrays.size(); ++i) {
     const auto bytes = static_cast<int64_t>(file.arrays[i].bytes());
     out.write(reinterpret_cast<const char*>(&bytes), sizeof bytes);
     out.write(file.arrays[i].data(), bytes);
   }
+  return 0;
 }
 
 }  // namespace

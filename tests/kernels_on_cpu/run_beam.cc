@@ -1,4 +1,4 @@
-// The same of a beam search.
+// A beam search by its kernel, as run_decode.cc runs greedy search.
 //
 //     run_beam groups=1 blocks=4 utterances=2 column_tiles=2 shared=60000 seed=1 call.bin found.bin
 #include "decode_call.h"
@@ -18,13 +18,7 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   prnnTransducerBias_t bias{};
   args.inputs = read_inputs(file, model, bias);
   prnnTransducerBeamState_t state{};
-  file.read(state.slots);
-  const size_t first_written = file.arrays.size();
-  file.read(state.ahead);
-  file.read(state.h);
-  file.read(state.c);
-  file.read(state.context);
-  file.read(state.node);
+  const size_t first_written = read_state(file, state);
   file.read(state.score);
   file.read(state.hash);
   if (state.ahead != nullptr) args.state = &state;
@@ -67,12 +61,7 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   const cudaError_t error = with_model(model, [&](auto type) {
     return run_beam_search<decltype(type)>(params, batch.column_tiles, slot_tiles, nullptr);
   });
-  if (error != cudaSuccess || timed_out != 0) {
-    std::printf("the kernel does not end\n");
-    return 2;
-  }
-  write(file, first_written, found_name);
-  return 0;
+  return finish(error, timed_out, file, first_written, found_name);
 }
 
 }  // namespace

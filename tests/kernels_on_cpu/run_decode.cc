@@ -19,13 +19,7 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   prnnTransducerBias_t bias{};
   args.inputs = read_inputs(file, model, bias);
   prnnTransducerState_t state{};
-  file.read(state.slots);
-  const size_t first_written = file.arrays.size();
-  file.read(state.ahead);
-  file.read(state.h);
-  file.read(state.c);
-  file.read(state.context);
-  file.read(state.node);
+  const size_t first_written = read_state(file, state);
   if (state.ahead != nullptr) args.state = &state;
   file.read(args.outputs.symbols);
   file.read(args.outputs.counts);
@@ -61,12 +55,7 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   params.timed_out = &timed_out;
   const cudaError_t error =
       with_model(model, [&](auto type) { return run_search<decltype(type)>(params, batch.column_tiles, nullptr); });
-  if (error != cudaSuccess || timed_out != 0) {
-    std::printf("the kernel does not end\n");
-    return 2;
-  }
-  write(file, first_written, found_name);
-  return 0;
+  return finish(error, timed_out, file, first_written, found_name);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
 
   // ---- scores: beam_scores.cuh ----
 
-  // Of a column; those of its pieces of the output layer lie one after the other.
+  // The lists of a column's pieces of the output layer, one after the other.
   __device__ __forceinline__ ListPart* parts_of(int column) const {
     const int64_t row = (static_cast<int64_t>(group) * 2 + round % 2) * kColumns + column;
     return p.parts + row * p.entries * (p.list_parts + 1);

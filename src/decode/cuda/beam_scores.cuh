@@ -144,7 +144,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_c
   for (int e = lane; e < p.entries; e += 32) log_sum[0].add(parts[e * of_piece].first);
   add_up_over_warp(log_sum);
 
-  // Of this lane's pieces: how many candidates are taken already, in 4 bits each, and the best of the others.
+  // How many candidates of each of this lane's pieces are taken already, in 4 bits each, and the best of the others.
   unsigned taken = 0;
   int key = kNoKey, symbol = 0, piece = 0;
   const auto find_best = [&] {

@@ -69,7 +69,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_ut
   }
 }
 
-// What was found of a hypothesis, and its state but for its layers.
+// Writes the results of a hypothesis, and its state but for its layers.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_hypothesis(const Hypothesis& h,
                                                                                           int place) const {

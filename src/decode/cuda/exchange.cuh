@@ -1,4 +1,4 @@
-// What the blocks of a group publish for each other in L2: words of states with the number of the round beside them,
+// The exchange between the blocks of a group in L2: words of states with the number of the round beside them,
 // and parts of columns of logits. A reader polls until the number is that of the round.
 #pragma once
 

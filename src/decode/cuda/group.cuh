@@ -1,4 +1,4 @@
-// What the resident searches have in common: a group of blocks that holds a whole predictor and joiner, the slots of
+// Shared parts of the resident searches: a group of blocks that holds a whole predictor and joiner, the slots of
 // its predictor states, and the columns of its output layer. docs/decoder_kernel.md has the order of exchanges and why
 // each array may be written again when it is.
 #pragma once
@@ -174,7 +174,7 @@ struct Group {
   __device__ __forceinline__ void activate_with();
   __device__ __forceinline__ void activate_columns();
 
-  // What the bias gives a symbol, no blank, after a slot's, and after that of a column.
+  // The bias's gain of a symbol, no blank, after a slot's, and after that of a column.
   __device__ __forceinline__ float gain_of_slot(int s, int symbol) const {
     if (p.bias.nodes == 0) return 0;
     return static_cast<const float*>(p.bias.gains)[slots[s].node * p.model.classes + symbol];

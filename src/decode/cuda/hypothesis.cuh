@@ -1,4 +1,4 @@
-// What a group of blocks knows of the hypotheses of a beam search.
+// The hypotheses of a beam search, as a group of blocks knows them.
 #pragma once
 
 #include "decode/cuda/slot.cuh"

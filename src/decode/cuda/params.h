@@ -1,4 +1,4 @@
-// What the kernels of the transducer searches get.
+// Parameters of the kernels of the transducer searches.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,7 +42,7 @@ struct alignas(16) ColumnPart {
   uint32_t place_and_round;
 };
 
-// The same of a beam search. Of a column, what a piece of the output layer says of it or what all pieces say together
+// Parameters of a beam search. What a piece of the output layer or all pieces together say of a column
 // is one head and a list of candidates, two in each ListPart. A hypothesis of the utterance may spell what a column's
 // own one is with a symbol: the logit of that way is published with the column of the longer one.
 struct alignas(16) ListPart {

@@ -101,7 +101,7 @@ bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_
   plan.element_bytes = model.dataType == PRNN_DATA_FLOAT ? 4 : 2;
   plan.has_durations = model.durationCount > 0;
   plan.layers = model.predictor == PRNN_PREDICTOR_STATELESS ? 0 : static_cast<int>(model.layers);
-  // What has no room even alone. Sizes beyond may be more than the bytes of a row that an int holds.
+  // Refuses models that have no room even alone. Sizes beyond may be more than the bytes of a row that an int holds.
   if (std::max(model.hiddenSize, model.joinerSize) > shared_bytes / (kSlots * plan.element_bytes)) return false;
   const auto k_tiles_of = [&](int64_t k) { return tiles_of(k * plan.element_bytes, kKTileBytes); };
   const int of_hidden = k_tiles_of(model.hiddenSize), of_joiner = k_tiles_of(model.joinerSize);

@@ -111,9 +111,9 @@ struct BatchPlan {
   int slot_room() const { return slot_tiles() * kTileColumns; }
   // Slots of states that a product reads.
   int state_rows() const { return slot_room() > kTileColumns ? slot_room() : slots; }
-  // Of a list of `beam` candidates, two in each.
+  // The number of parts of a list of `beam` candidates, two in each.
   int list_parts() const { return (beam + 1) / 2; }
-  // What a piece of the output layer or all of them publish of a column.
+  // The number of parts that a piece of the output layer or all of them publish of a column.
   int parts_of_list() const { return list_parts() + 1; }
   // Columns whose lists a block puts together.
   int own_columns() const { return (columns() + blocks - 1) / blocks; }

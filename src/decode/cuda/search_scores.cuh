@@ -94,8 +94,8 @@ __device__ __forceinline__ bool Search<T, COLUMN_TILES>::gather_parts() {
   return __syncthreads_or(timed_out) == 0;
 }
 
-// What each column says, from all blocks' parts; kColumnLanes lanes for each, whatever the number of columns, so that
-// the sums have one order.
+// Puts together each column from all blocks' parts; kColumnLanes lanes for each, whatever the number of columns, so
+// that the sums have one order.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void Search<T, COLUMN_TILES>::read_columns() {
   constexpr int kColumnLanes = 8, kPerWarp = 32 / kColumnLanes;

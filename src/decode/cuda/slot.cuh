@@ -1,4 +1,4 @@
-// What a group of blocks knows of the utterances that it searches, and what it has found of their frames. Every block
+// The utterances that a group of blocks searches, and the results of their frames. Every block
 // of a group has the same ones and comes to the same decisions.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace prnn::decode_cuda {
 
-// What the predictor of a slot's utterance does in a round: nothing; reads the blank from a zero state; takes the state
-// of a stream; reads the symbol that was emitted.
+// The work of the predictor of a slot's utterance in a round: nothing; reads the blank from a zero state; takes the
+// state of a stream; reads the symbol that was emitted.
 enum class Step : int { kNone, kBegin, kResume, kAdvance };
 
 // A predictor's state that is searched with.
@@ -37,7 +37,7 @@ struct Slot : SlotState {
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
 
-// What a frame of an utterance says.
+// The scores of a frame of an utterance.
 struct alignas(16) Column {
   int symbol;  // -1: a blank
   int duration;

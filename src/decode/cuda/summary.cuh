@@ -29,7 +29,7 @@ struct LogSum {
   __device__ __forceinline__ float log_sum() const { return largest + logf(sum); }
 };
 
-// What rows or blocks say of a column, put together: the candidate with the highest value, of equal ones the lowest
+// The summary of a column over rows or blocks: the candidate with the highest value, of equal ones the lowest
 // class, and the logarithm of the sum.
 struct Summary : LogSum {
   float value = kNever, logit = kNever;

@@ -101,8 +101,8 @@ struct Workspace {
   unsigned* progress;          // by chunks: `progress` of a launch's layers, and of their ChunkedProjection
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
   std::vector<char*> carried_h, carried_c;
-  // Of a lone layer in training, per recurrence: forward its input products, backward the gates' gradients, until they
-  // take the gates' place.
+  // Arrays of a lone layer in training, per recurrence: forward its input products, backward the gates' gradients,
+  // until they take the gates' place.
   std::vector<char*> lone;
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, K G H]; inference's
