@@ -34,7 +34,8 @@ below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 # Observers of a call besides its caller: dispatch modes (fake tensors), transforms of torch.func, torch.jit.trace.
 in_functorch: Any = torch._C._are_functorch_transforms_active  # which torch.compile knows, from torch 2.6 on
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
-_is_compiling, _is_jit_trace = torch.compiler.is_compiling, torch.jit.is_tracing
+_is_compiling: Any = torch.compiler.is_compiling
+_is_jit_trace: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
 def is_undisturbed() -> bool:
