@@ -4,8 +4,7 @@
 
 #include "core/enums.h"
 #include "core/handle.h"
-#include "rnn/backend.h"
-#include "rnn/reserve.h"
+#include "rnn/call.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -68,7 +67,7 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_input(rnn, xDesc);
-    require_filter(wDesc, "wDesc", rnn.type, rnn_params_count(problem));
+    require_filter(wDesc, "wDesc", rnn.layer.type, rnn_params_count(problem));
     const LinLayer lin = require_lin_layer(problem, layer, linLayerID);
     require_alive(descriptor, descriptor_name);
     require_not_null(pointer, pointer_name);
@@ -77,7 +76,7 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
       fail(PRNN_STATUS_NOT_SUPPORTED, "the matrix has %lld elements; a descriptor holds at most %d",
            static_cast<long long>(block.elements), INT_MAX);
     }
-    descriptor->type = rnn.type;
+    descriptor->type = rnn.layer.type;
     descriptor->format = PRNN_TENSOR_NCHW;
     descriptor->set = true;
     descriptor->rank = block.offset < 0 ? 0 : 3;
@@ -85,18 +84,9 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
     descriptor->dims[dimension] = static_cast<int>(block.elements);
     // Through an integer, for w may be NULL.
     const uintptr_t address =
-        reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.type);
+        reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.layer.type);
     *pointer = block.offset < 0 ? nullptr : reinterpret_cast<void*>(address);
   });
-}
-
-size_t workspace_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  return select_backend(*handle, rnn, problem)->workspace_size(handle, problem);
-}
-
-size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem, bool keeps_gates) {
-  return reserve_header_size(*handle) +
-         select_backend(*handle, rnn, problem)->reserve_size(handle, problem, keeps_gates);
 }
 
 }  // namespace
@@ -111,7 +101,8 @@ extern "C" prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnR
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
     problem.gives_dx = false;
-    *sizeInBytes = std::max(workspace_size(handle, rnn, problem), workspace_size(handle, rnn, inference_of(problem)));
+    *sizeInBytes =
+        std::max(plan_call(handle, rnn, problem).workspace, plan_call(handle, rnn, inference_of(problem)).workspace);
   });
 }
 
@@ -123,7 +114,7 @@ extern "C" prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = reserve_size(handle, rnn, problem, true);
+    *sizeInBytes = plan_call(handle, rnn, problem).retained_reserve;
   });
 }
 
@@ -135,14 +126,13 @@ extern "C" prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnn
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     require_enumerator(fwdMode, {PRNN_FWD_MODE_INFERENCE, PRNN_FWD_MODE_TRAINING}, "fwdMode");
-    const bool is_training = fwdMode == PRNN_FWD_MODE_TRAINING;
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
-    if (!is_training) problem = inference_of(std::move(problem));
+    if (fwdMode == PRNN_FWD_MODE_INFERENCE) problem = inference_of(std::move(problem));
     require_not_null(workSpaceSize, "workSpaceSize");
     require_not_null(reserveSpaceSize, "reserveSpaceSize");
-    const size_t workspace = workspace_size(handle, rnn, problem);
-    *reserveSpaceSize = is_training ? reserve_size(handle, rnn, problem, false) : 0;
-    *workSpaceSize = workspace;
+    const CallPlan plan = plan_call(handle, rnn, problem);
+    *workSpaceSize = plan.workspace;
+    *reserveSpaceSize = plan.reserve;
   });
 }
 
@@ -155,10 +145,10 @@ extern "C" prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNND
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
     require_known_type(dataType, "dataType");
-    if (dataType != rnn.type) {
-      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", name_of(dataType), name_of(rnn.type));
+    if (dataType != rnn.layer.type) {
+      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", name_of(dataType), name_of(rnn.layer.type));
     }
-    *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.type);
+    *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.layer.type);
   });
 }
 

@@ -12,10 +12,9 @@
 #include "core/cpu/isa.h"
 #include "core/cpu/threads.h"
 #include "core/cuda/cuda_state.h"
-#include "rnn/backend.h"
+#include "rnn/call.h"
 #include "rnn/plan/backend_choice.h"
 #include "rnn/plan/canonical.h"
-#include "rnn/reserve.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -41,22 +40,16 @@ std::string join_reasons(const std::string& wavefront, const std::string& side_b
   return wavefront == side_by_side || side_by_side.empty() ? wavefront : wavefront + "; " + side_by_side;
 }
 
-PassReport report_forward(const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  if (plan.side_by_side.forward) return {plan.side_by_side.forward_shape, 2, ""};
-  if (wavefront.forward_layers > 1) return {wavefront.forward, wavefront.forward_layers, ""};
-  return {plan.forward, 1, join_reasons(wavefront.forward_reason, plan.side_by_side.forward_reason)};
-}
-
-PassReport report_backward(const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  if (plan.side_by_side.backward) return {plan.side_by_side.backward_shape, 2, ""};
-  if (wavefront.backward_layers > 1) return {wavefront.backward, wavefront.backward_layers, ""};
-  return {plan.backward, 1, join_reasons(wavefront.backward_reason, plan.side_by_side.backward_reason)};
+PassReport report(const RnnPlan& plan, Pass pass) {
+  const LayersTogether &wavefront = plan.wavefront[pass], &side_by_side = plan.side_by_side[pass];
+  for (const LayersTogether* together : {&side_by_side, &wavefront}) {
+    if (together->exist()) return {together->shape, together->layers, ""};
+  }
+  return {plan.shape[pass], 1, join_reasons(wavefront.reason, side_by_side.reason)};
 }
 
 prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const PassReport forward = report_forward(plan), backward = report_backward(plan);
+  const PassReport forward = report(plan, Pass::kForward), backward = report(plan, Pass::kBackward);
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
@@ -72,7 +65,8 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   info.batchPerPass = to_int(forward.shape.batch_per_pass());
   info.layersTogether = forward.layers;
   info.layersTogetherBackward = backward.layers;
-  info.layersTogetherInference = plan.inference_side_by_side ? 2 : plan.inference_layers;
+  info.layersTogetherInference =
+      plan.inference_side_by_side > 1 ? plan.inference_side_by_side : plan.inference_wavefront;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
   info.largestHiddenSize = to_int(find_largest_hidden(row, problem));
@@ -93,9 +87,10 @@ int64_t core_cache_bytes() {
 }
 
 // Sets the sizes that prnnGetRNNTempSpaceSizes has for training.
-void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem& problem, prnnRNNInfo_t* info) {
-  info->workspaceSize = backend.workspace_size(&context, problem);
-  info->reserveSize = reserve_header_size(context) + backend.reserve_size(&context, problem, false);
+void set_sizes(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem, prnnRNNInfo_t* info) {
+  const CallPlan plan = plan_call(&context, rnn, problem);
+  info->workspaceSize = plan.workspace;
+  info->reserveSize = plan.reserve;
 }
 
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
@@ -120,12 +115,7 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   info.largestHiddenSize =
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
                                     : std::lround(std::floor(std::sqrt(double(room) / double(bytes_per_weight)))));
-  try {
-    set_sizes(context, *select_backend(context, rnn, problem), problem, &info);
-  } catch (const Failure& failure) {
-    info.supported = 0;
-    set_text(info.reason, sizeof info.reason, failure.what());
-  }
+  set_sizes(context, rnn, problem, &info);
   return info;
 }
 
@@ -153,14 +143,14 @@ prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnPr
 
 prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   const auto find_backend = [&](const RnnProblem& of_call, const RnnPlan&) {
-    return select_cuda_backend(context, rnn.backend, of_call)->kind();
+    return cuda_rnn_backend(&context, rnn.backend, of_call)->kind();
   };
   const CudaState& state = cuda_state(context);
   prnnRNNInfo_t info{};
   if (state.row.name != nullptr) {
     info = query_gpu(state.row, rnn, problem, find_backend);
     if (info.supported != 0 && info.backend == PRNN_PERSISTENT_BACKEND) {
-      set_sizes(context, *select_cuda_backend(context, rnn.backend, problem), problem, &info);
+      set_sizes(context, rnn, problem, &info);
     }
     return info;
   }

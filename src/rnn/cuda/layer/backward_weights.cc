@@ -1,3 +1,4 @@
+#include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
 
 namespace prnn {
@@ -98,9 +99,9 @@ class BackwardWeights : LayerRun {
 
 }  // namespace
 
-void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                                 const RnnBackwardWeightsArgs& args) {
-  BackwardWeights(handle, problem, plan, args).run();
+void ResidentBackend::backward_weights(prnnHandle_t handle, const RnnProblem& problem,
+                                       const RnnBackwardWeightsArgs& args) const {
+  BackwardWeights(handle, problem, plan_, args).run();
 }
 
 }  // namespace prnn
