@@ -25,8 +25,6 @@ from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
-from prnn._ops._torch_private import cuda_current_device as _current_gpu
-from prnn._ops._torch_private import cuda_is_capturing as _is_capturing
 from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
 from prnn._torch_on_cuda import torchs_calls
@@ -37,6 +35,7 @@ _MOST_SIZES = 256  # entries of a module's table before it starts anew
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
 _is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
+_current_gpu, _is_capturing = torch.cuda.current_device, torch.cuda.is_current_stream_capturing
 _strided, _bool, _float64, _bfloat16 = torch.strided, torch.bool, torch.float64, torch.bfloat16
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
