@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from prnn._startup import needs_torch
 
-if needs_torch():
+_is_used = "__all__" in globals()  # loaded again, by _Package
+if _is_used or needs_torch():
     import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
 
     from prnn import nn
