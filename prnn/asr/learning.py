@@ -25,8 +25,8 @@ class _Sums:
 
 
 class Learning:
-    """Sums of a training's losses, and counts of its symbols. Nothing waits for a GPU but `stuck`, when it looks; losses
-    are added up when somebody asks, or `_WINDOW` of them are there, so that a step sends no work to it for them.
+    """Sums of a training's losses, and counts of its symbols. Nothing waits for a GPU but `stuck`, when it looks.
+    Losses are added up when they are asked for, or `_WINDOW` are there: most steps send no work to a GPU for them.
 
     Args:
         options: of the training.
