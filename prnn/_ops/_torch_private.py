@@ -16,8 +16,6 @@ __all__ = [
     "assert_async",
     "below_autograd",
     "cuda_current_stream",
-    "cudnn_enabled",
-    "cudnn_rnn",
     "disable_dynamo",
     "enable_single_level_autograd_function",
     "forward_mode_is_on",
@@ -62,10 +60,6 @@ def forward_mode_is_on() -> bool:
 
 # torch.cuda.current_stream() makes an object, which takes ten times as long.
 cuda_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-cudnn_enabled: Any = torch._C._get_cudnn_enabled
-
-# cuDNN's layers with weights that lie packed; torch.lstm and its like would pack them anew.
-cudnn_rnn: Any = torch._cudnn_rnn
 
 # A check of values in a compiled function that does not wait for them.
 assert_async: Any = torch._assert_async

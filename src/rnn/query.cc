@@ -188,9 +188,7 @@ prnnRNNInfo_t query_rnn(prnnHandle_t handle, const prnnRNNStruct& rnn, const Rnn
 
 extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                      const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
     require_not_null(info, "info");
     *info = query_rnn(handle, rnn, problem);

@@ -10,6 +10,7 @@
 // block's K again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -110,6 +111,19 @@ bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pas
     if (consider(id)) return true;
   }
   return false;
+}
+
+// Replaces `best` by layouts that rank lower: of those that shape_for(replicas, &shape) makes for 1, 2, ... replicas,
+// as long as it does and blocks of so many recurrences stay resident.
+template <class ShapeFor, class RankOf>
+void keep_best_replicas(const GpuRow& row, const RnnProblem& problem, int recurrences, const ShapeFor& shape_for,
+                        const RankOf& rank_of, ResidentShape* best) {
+  for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
+    ResidentShape shape;
+    if (!shape_for(replicas, &shape)) break;
+    if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
+    if (!best->kernel.exists() || rank_of(shape) < rank_of(*best)) *best = shape;
+  }
 }
 
 }  // namespace prnn
