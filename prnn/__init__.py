@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from prnn._startup import needs_torch
 
-_is_used = "__all__" in globals()  # loaded again, by _Package
-if _is_used or needs_torch():
+if "__all__" in globals() or needs_torch():  # the former: _Package loads it again
     import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
 
     from prnn import nn
