@@ -23,7 +23,6 @@ from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.data import open_data
 from prnn.asr.dataset import (
-    Batch,
     Position,
     Request,
     UtteranceDataset,
@@ -248,7 +247,7 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
 def test_no_room_for_the_batches_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(batch: Batch) -> None:
+    def full(*_: object) -> None:
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
     monkeypatch.setattr("prnn.asr.loader.PackedBatch", full)

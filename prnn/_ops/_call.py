@@ -12,7 +12,7 @@ from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._sequences import pack, sort_states, unpack, unsort_states
 
-__all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare", "run_once"]
+__all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare"]
 
 _BYTE = torch.uint8  # each look-up takes time
 
@@ -359,13 +359,9 @@ def _ready_config(stack: Layer, sequences: "_C.Sequences", run: Any, training: b
     """The configuration of an eager call. The first call of a size in a thread runs the one of captured calls, too, if
     that is another: so that a capture finds it ready."""
     config, captured = stack.eager_config(handle(stack.device), sequences, training=training)
-    if config == captured:
+    if config == captured or torch.cuda.is_current_stream_capturing():
         return captured
-    if torch.cuda.is_current_stream_capturing():
-        stack.is_first(len(sequences), sequences[0], sequences[-1], training)
-        return captured
-    if stack.is_first(len(sequences), sequences[0], sequences[-1], training):
-        run(captured)
+    run(captured)
     return config
 
 
@@ -391,16 +387,6 @@ def _run_step(
         y, _, _, reserve, _ = call.forward(packed, (x, hx, cx), first, options)
         if reserve is not None:
             call.backward(packed, (y, None, None, None), (x, hx, cx), first, NO_OPTIONS, y, reserve, [True] * 4)
-
-
-def run_once(data: Data, weights: Sequence[Tensor], config: Config, training: bool) -> None:
-    """An eager call and a captured one, and in training their backward passes, for what they leave ready: with input
-    (T, N, I) and states."""
-    input = data[0]
-    sequences = _C.Sequences.even(*input.shape[:2])
-    stack = layer(config, input.dtype, input.size(-1), input.device)
-    call = prepare(stack, sequences, data, weights, None, training)
-    _run_step(data, weights, sequences, None, call.stack.config, training)
 
 
 def make_ready(call: Call, sequences: "_C.Sequences", data: Data, weights: Sequence[Tensor], stack: Layer) -> None:

@@ -6,19 +6,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import count, cycle, islice
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .dataset import Batch, Position, Request
 from .errors import InputError
-from .packed_batch import PackedBatch
+from .packed_batch import PackedBatch, Slots
 from .sampler import EpochSampler
 
 PREFETCH = 4  # batches that each process prepares ahead
+_BATCH_BYTES = 2**22
 
 
 class Source(Protocol):
@@ -33,15 +34,31 @@ class _Sent(Dataset[Batch | PackedBatch | InputError]):
     """The dataset of a DataLoader's processes. Errors about unusable utterances are returned: one that is raised there
     would carry that process's traceback in its message."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, slots: Slots | None) -> None:
         self._source = source
+        self._slots = slots
 
-    def __getitem__(self, request: Any) -> Batch | PackedBatch | InputError:
+    def __getitem__(self, numbered: Any) -> Batch | PackedBatch | InputError:
+        number, request = numbered
         try:
             batch = self._source.batch(request)
         except InputError as error:
             return error
-        return batch if get_worker_info() is None else PackedBatch(batch)
+        return batch if self._slots is None else PackedBatch(batch, self._slots, number)
+
+
+class _Numbered(Sampler[tuple[int, Request]]):
+    """Requests, with the numbers of the slots for their batches."""
+
+    def __init__(self, requests: Iterable[Request], slots: int) -> None:
+        self._requests = requests
+        self._slots = slots
+
+    def __iter__(self) -> Iterator[tuple[int, Request]]:
+        return zip(cycle(range(self._slots)), self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)  # type: ignore[arg-type]  # asked for where it is a list
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -53,34 +70,60 @@ def _leave_interrupts(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: bool) -> DataLoader[Any]:
-    """Makes a DataLoader that draws nothing from torch's global generator, which serves weights and dropout."""
-    return DataLoader(
-        _Sent(source),
-        sampler=requests,
-        batch_size=None,
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        worker_init_fn=_leave_interrupts,
-        persistent_workers=workers > 0,
-        prefetch_factor=PREFETCH if workers else None,
-        pin_memory=pinned,
-        generator=torch.Generator(),
-    )
+class _Loader:
+    """A DataLoader that draws nothing from torch's global generator, which serves weights and dropout.
 
+    Args:
+        source: makes the batches.
+        requests: for them.
+        workers: processes that make them; 0 makes them here.
+        registered: lets a GPU read the batches' slots. Features and masks of a batch then stay until the second batch
+            after it is asked for.
+        batch_bytes: bytes of a slot.
+    """
 
-def _end(loader: DataLoader[Any]) -> None:
-    """Ends a loader's processes. For each that lives when the program ends, torch before 2.13 waits five seconds."""
-    if isinstance(loader._iterator, _MultiProcessingDataLoaderIter):
-        loader._iterator._shutdown_workers()
-    loader._iterator = None
+    def __init__(
+        self, source: Source, requests: Iterable[Request], workers: int, registered: bool, batch_bytes: int
+    ) -> None:
+        # As many batches are under way as the processes prepare ahead; a new request is sent before the batch that has
+        # been received is returned, and the batch before it may still be on its way to a GPU.
+        self._slots = Slots(workers * PREFETCH + 2, batch_bytes) if workers else None
+        self._registered = registered
+        self._loader: DataLoader[Any] = DataLoader(
+            _Sent(source, self._slots),
+            sampler=_Numbered(requests, len(self._slots) if self._slots is not None else 1),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            worker_init_fn=_leave_interrupts,
+            persistent_workers=workers > 0,
+            prefetch_factor=PREFETCH if workers else None,
+            multiprocessing_context="fork" if workers else None,  # slots and caches are shared with forked processes
+            generator=torch.Generator(),
+        )
 
+    def __len__(self) -> int:
+        return len(self._loader)
 
-def _received(batches: Iterable[Batch | PackedBatch | InputError]) -> Iterator[Batch]:
-    for batch in batches:
-        if isinstance(batch, InputError):
-            raise batch
-        yield batch.batch() if isinstance(batch, PackedBatch) else batch
+    def __iter__(self) -> Iterator[Batch]:
+        received = iter(self._loader)  # after which the processes are there, and have none of a GPU's mappings
+        if self._slots is not None and self._registered:
+            self._slots.register()
+        for batch in received:
+            if isinstance(batch, InputError):
+                raise batch
+            if isinstance(batch, PackedBatch):
+                assert self._slots is not None
+                batch = batch.batch(self._slots)
+            yield batch
+
+    def close(self) -> None:
+        """Ends the processes. For each that lives when the program ends, torch before 2.13 waits five seconds."""
+        if isinstance(self._loader._iterator, _MultiProcessingDataLoaderIter):
+            self._loader._iterator._shutdown_workers()
+        self._loader._iterator = None
+        if self._slots is not None:
+            self._slots.close()
 
 
 class Batches:
@@ -90,25 +133,27 @@ class Batches:
         source: makes the batches.
         batches: the items of each batch, as the source takes them.
         workers: processes that prepare them; 0 prepares them in this one.
-        pinned: copies batches to memory from which a GPU reads while the CPU goes on.
+        batch_bytes: most bytes of a batch that goes from process to process in memory prepared for it.
 
     Raises:
         InputError: when the iteration comes to an utterance that cannot be used.
     """
 
-    def __init__(self, source: Source, batches: Sequence[Any], workers: int = 0, pinned: bool = False) -> None:
+    def __init__(
+        self, source: Source, batches: Sequence[Any], workers: int = 0, batch_bytes: int = _BATCH_BYTES
+    ) -> None:
         requests = [Request(items, Position(0, number)) for number, items in enumerate(batches, 1)]
-        self._loader = _loader(source, requests, workers, pinned)
+        self._loader = _Loader(source, requests, workers, False, batch_bytes)
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        return _received(self._loader)
+        return iter(self._loader)
 
     def close(self) -> None:
         """Ends the processes that prepare batches."""
-        _end(self._loader)
+        self._loader.close()
 
 
 class _Requests(Sampler[Request]):
@@ -136,7 +181,9 @@ class BatchLoader:
         workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
         process: number of this one of the processes that train together.
         processes: the number of processes that train together.
-        pinned: as for :class:`Batches`.
+        registered: lets a GPU read the memory of the batches of other processes. A batch's features and masks then
+            stay until the second batch after it is asked for, and whoever copies them waits for that before.
+        batch_bytes: as for :class:`Batches`.
     """
 
     def __init__(
@@ -146,12 +193,13 @@ class BatchLoader:
         workers: int = 0,
         process: int = 0,
         processes: int = 1,
-        pinned: bool = False,
+        registered: bool = False,
+        batch_bytes: int = _BATCH_BYTES,
     ) -> None:
         self.pass_batches = max(1, len(sampler) // processes)
         self.sampler = sampler
         self._requests = _Requests(sampler, process, processes)
-        self._loader = _loader(source, self._requests, workers, pinned)
+        self._loader = _Loader(source, self._requests, workers, registered, batch_bytes)
         self._batches: Iterator[Batch] | None = None
         self._done = 0
         self._last = sys.maxsize
@@ -178,7 +226,7 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self._batches is None:
-            self._batches = _received(self._loader)
+            self._batches = iter(self._loader)
         for batch in islice(self._batches, len(self) - self._done % self.pass_batches):
             self._done += 1
             yield batch
@@ -186,7 +234,7 @@ class BatchLoader:
     def close(self) -> None:
         """Ends the processes that prepare batches."""
         self._batches = None
-        _end(self._loader)
+        self._loader.close()
 
 
 class Prefetcher:
@@ -231,6 +279,7 @@ class Prefetcher:
                 following = self._prepare(batch, device), self._stream.record_event()
             if ready is not None:
                 yield self._taken(*ready)
+                ready[1].synchronize()  # the loader may use its memory again
             ready = following
         if ready is not None:
             yield self._taken(*ready)

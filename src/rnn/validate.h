@@ -32,7 +32,7 @@ void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn,
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
                       const char* descriptors_name);
 
-// The descriptors of hx, hy, ... and of cx, cy, ...; looked at only where there is data.
+// The descriptors of hx, hy, ... and of cx, cy, ...; looked at only where there is data and the cell has such states.
 void require_h_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
                      const char* descriptor_name);
 void require_cell_states(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,

@@ -10,7 +10,6 @@
 #include "core/cuda/cuda_state.h"
 #include "cudnn_standin/decision.h"
 #include "cudnn_standin/device.h"
-#include "rnn/backend.h"
 #include "rnn/cuda/backend.h"
 #include "rnn/plan/canonical.h"
 
@@ -89,7 +88,7 @@ int main() {
     problem.batch.assign(static_cast<size_t>(steps), batch);
     problem.rows = int64_t{steps} * batch;
     const auto run = [&](const prnn::RnnProblem& call) {
-      return int(prnn::select_cuda_backend(context, PRNN_BEST_BACKEND, call)->kind());
+      return int(prnn::cuda_rnn_backend(&context, PRNN_BEST_BACKEND, call)->kind());
     };
     std::printf("run %d %d", run(problem), run(prnn::inference_of(problem)));
 

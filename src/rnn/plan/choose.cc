@@ -74,15 +74,14 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
     const int at_once = static_cast<int>(ceil_div(all, launches));
     if (at_once == tried) continue;
     tried = at_once;
-    ResidentShape forward, backward;
-    if (!choose_shape(row, problem, Pass::kForward, at_once, may_be_large, &forward) ||
-        !choose_shape(row, problem, Pass::kBackward, at_once, may_be_large, &backward)) {
+    PerPass<ResidentShape> shape;
+    if (!choose_shape(row, problem, Pass::kForward, at_once, may_be_large, &shape.forward) ||
+        !choose_shape(row, problem, Pass::kBackward, at_once, may_be_large, &shape.backward)) {
       continue;
     }
-    const bool is_cluster = forward.kernel.is(Engine::kCluster) && backward.kernel.is(Engine::kCluster);
+    const bool is_cluster = shape.forward.kernel.is(Engine::kCluster) && shape.backward.kernel.is(Engine::kCluster);
     if (!found || is_cluster) {
-      plan->forward = forward;
-      plan->backward = backward;
+      plan->shape = shape;
       plan->recurrences_at_once = at_once;
     }
     if (is_cluster || problem.heads == 1) return true;
@@ -100,8 +99,8 @@ bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* pla
     return false;
   }
   plan->recurrences_at_once = 1;
-  return choose_projected_shape(row, problem, Pass::kForward, &plan->forward) &&
-         choose_projected_shape(row, problem, Pass::kBackward, &plan->backward);
+  return choose_projected_shape(row, problem, Pass::kForward, &plan->shape.forward) &&
+         choose_projected_shape(row, problem, Pass::kBackward, &plan->shape.backward);
 }
 
 // A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
@@ -131,7 +130,7 @@ RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
     shape.blocks = row.multiprocessors;
     shape.units = static_cast<int>(ceil_div(problem.hidden, kTileRows * row.multiprocessors)) * kTileRows;
     shape.register_bytes = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
-    plan.forward = plan.backward = shape;
+    plan.shape = {shape, shape};
   }
   plan.reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with",
                        row.arch / 10, row.arch % 10, row.name);
@@ -147,11 +146,10 @@ bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
 
 }  // namespace
 
-bool plan_shapes(const GpuRow& row, const RnnProblem& problem, ResidentShape* forward, ResidentShape* backward) {
+bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape) {
   RnnPlan plan;
   if (!choose_with_passes(row, problem, &plan)) return false;
-  *forward = plan.forward;
-  *backward = plan.backward;
+  *shape = plan.shape;
   return true;
 }
 
@@ -230,15 +228,15 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   RnnProblem inference = inference_of(problem);
   inference.aligned = true;
   const WavefrontPlan of_inference = plan_wavefront(row, inference);
-  plan.inference_layers = of_inference.forward_layers;
+  plan.inference_wavefront = of_inference.forward.layers;
   plan.side_by_side = plan_side_by_side(row, problem, plan, plan.wavefront);
-  plan.inference_side_by_side = plan_side_by_side(row, inference, plan, of_inference).forward;
+  plan.inference_side_by_side = plan_side_by_side(row, inference, plan, of_inference).forward.layers;
   plan.cudnn = compare_with_cudnn(row, problem, plan);
   return plan;
 }
 
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const KernelId kernel = plan.forward.kernel;
+  const KernelId kernel = plan.shape.forward.kernel;
   if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
   if (plan.keeps_projection_apart()) {
     return "faster kernels have no room for the product of both recurrent matrices, which stay apart";
