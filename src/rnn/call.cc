@@ -53,9 +53,7 @@ void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnPro
   void* const reserve = args->reserve;
   take_reserve(handle, plan, args);
   if (!handle->is_cpu()) return;
-  require_stage(*handle, reserve, problem, stage);
-  args->keeps_gates = reserve_keeps_gates(handle, *plan.backend, problem, reserve, args->reserveSize);
-  settle_reserve(handle, *plan.backend, problem, reserve);
+  args->keeps_gates = open_reserve(handle, *plan.backend, problem, reserve, args->reserveSize, stage);
 }
 
 }  // namespace

@@ -99,9 +99,7 @@ void require_training(const prnnRNNCallStruct& call, const char* function) {
 
 extern "C" prnnStatus_t prnnPrepareRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, prnnForwardMode_t mode,
                                        int inputSize, int seqLength, const int* batchSizes, prnnRNNCall_t* call) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     require_enumerator(mode, {PRNN_FWD_MODE_INFERENCE, PRNN_FWD_MODE_TRAINING}, "mode");
     require_not_null(call, "call");
     RnnProblem problem = problem_from_sizes(rnn, inputSize, seqLength, batchSizes);

@@ -19,9 +19,7 @@ struct ForwardDescriptors {
 // Either forward function, once its arguments are in two structs.
 prnnStatus_t forward(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, bool is_training, int seqLength,
                      const ForwardDescriptors& descriptors, const prnnRNNForwardArgs_t& args) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
     require_h_state(problem, descriptors.hx, args.hx, "hxDesc");
     require_cell_states(problem, descriptors.cx, args.cx, "cxDesc");
@@ -66,9 +64,7 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     const void* cx, const prnnTensorDescriptor_t* dxDesc, void* dx, const prnnTensorDescriptor_t dhxDesc, void* dhx,
     const prnnTensorDescriptor_t dcxDesc, void* dcx, void* workspace, size_t workSpaceSizeInBytes,
     const void* reserveSpace, size_t reserveSpaceSizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
     const int64_t width = problem.recurrences() * problem.state();
     require_sequence(problem, yDesc, width, "yDesc");
@@ -95,9 +91,7 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
                                                const void* workspace, size_t workSpaceSizeInBytes,
                                                const prnnFilterDescriptor_t dwDesc, void* dw, const void* reserveSpace,
                                                size_t reserveSpaceSizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_h_state(problem, hxDesc, hx, "hxDesc");
     require_sequence(problem, yDesc, problem.recurrences() * problem.state(), "yDesc");

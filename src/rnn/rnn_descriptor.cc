@@ -192,7 +192,7 @@ extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnR
 
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
   return guarded(nullptr, [&] {
-    const int hidden = require_rnn(rnnDesc).hidden_size();
+    const int hidden = static_cast<int>(require_rnn(rnnDesc).layer.hidden_of_heads());
     RnnProblem& layer = rnnDesc->layer;
     if (projSize < 0 || projSize >= hidden) {
       fail(PRNN_STATUS_BAD_PARAM,
@@ -213,7 +213,7 @@ extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, in
 
 extern "C" prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads) {
   return guarded(nullptr, [&] {
-    const int hidden = require_rnn(rnnDesc).hidden_size();
+    const int hidden = static_cast<int>(require_rnn(rnnDesc).layer.hidden_of_heads());
     RnnProblem& layer = rnnDesc->layer;
     if (heads < 1 || hidden % heads != 0) {
       fail(PRNN_STATUS_BAD_PARAM, "heads is %d; it must be at least 1 and divide hiddenSize, %d", heads, hidden);

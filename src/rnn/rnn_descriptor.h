@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/descriptors.h"
+#include "core/handle.h"
 #include "rnn/problem.h"
 
 struct prnnRNNStruct {
@@ -14,14 +15,21 @@ struct prnnRNNStruct {
   prnnDropoutDescriptor_t dropout = nullptr;
   prnnRNNBackend_t backend = PRNN_BEST_BACKEND;
   prnnWgradMode_t wgrad_mode = PRNN_WGRAD_MODE_ADD;
-
-  int hidden_size() const { return static_cast<int>(layer.hidden * layer.heads); }
 };
 
 namespace prnn {
 
 // Throws BAD_PARAM unless the descriptor is alive and prnnSetRNNDescriptor has been called on it.
 const prnnRNNStruct& require_rnn(prnnRNNDescriptor_t rnnDesc);
+
+// The body of a C function of a handle and a layer: body(const prnnRNNStruct&) after both have been checked.
+template <class Body>
+prnnStatus_t with_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, Body&& body) noexcept {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    body(require_rnn(rnnDesc));
+  });
+}
 
 // Throws BAD_PARAM unless the layer can have these extras. name: what messages call them.
 void require_extras(prnnRNNMode_t mode, const prnnRNNExtras_t& extras, const char* name);

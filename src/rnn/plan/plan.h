@@ -10,6 +10,7 @@
 // block's K again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -58,6 +59,7 @@ struct CudnnVerdict {
 struct RnnPlan {
   bool runnable = false;         // the row's GPU has room for the layer, and this library has the kernels
   std::string reason;            // one sentence when not runnable
+  int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
   PerPass<ResidentShape> shape;  // of a layer alone
   int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
@@ -75,9 +77,6 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
 // The shapes alone; false if the layer does not fit.
 bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape);
-
-// The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
-int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);
 
 // Why the plan's engines are not the ones that would be faster for other layers; "" where there is none.
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
@@ -110,6 +109,19 @@ bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pas
     if (consider(id)) return true;
   }
   return false;
+}
+
+// Replaces `best` by layouts that rank lower: of those that shape_for(replicas, &shape) makes for 1, 2, ... replicas,
+// as long as it does and blocks of so many recurrences stay resident.
+template <class ShapeFor, class RankOf>
+void keep_best_replicas(const GpuRow& row, const RnnProblem& problem, int recurrences, const ShapeFor& shape_for,
+                        const RankOf& rank_of, ResidentShape* best) {
+  for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
+    ResidentShape shape;
+    if (!shape_for(replicas, &shape)) break;
+    if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
+    if (!best->kernel.exists() || rank_of(shape) < rank_of(*best)) *best = shape;
+  }
 }
 
 }  // namespace prnn

@@ -48,19 +48,11 @@ int64_t static_bytes(const WavefrontKernel& kernel, int tiles) {
   return int64_t{4} * (tiles == 1 ? 1 : kMaxTiles) * kTileColumns * kernel.unit_tiles * kTileRows + 64;
 }
 
-// The rank of a choice, the most important first: launches of the whole stack, tiles that a replica works
-// through, units of a block.
-struct Rank {
-  int64_t launches, tiles, units;
-  bool operator<(const Rank& other) const {
-    return std::tie(launches, tiles, units) < std::tie(other.launches, other.tiles, other.units);
-  }
-};
-
 int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best) {
   const bool backward = pass == Pass::kBackward;
   int best_layers = 1;
-  Rank best_rank{};
+  // The most important first: launches of the whole stack, tiles that a replica works through, units of a block.
+  std::tuple<int64_t, int64_t, int> best_rank;
   any_kernel(row, problem, Engine::kWavefrontMma, pass, [&](KernelId id) {
     const WavefrontKernel kernel{id.shape(0), id.shape(1), id.shape(2)};
     const int64_t block_k_tiles =
@@ -78,8 +70,8 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
     if (tiles > (has_one_tile(problem.mode, kernel, is_tight(problem, backward)) ? 1 : kMaxTiles)) return false;
     const int64_t bytes = shared_bytes(problem, kernel, backward, static_cast<int>(tiles));
     if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) return false;
-    const Rank rank{ceil_div(problem.layers, layers), tiles, kernel.unit_tiles};
-    if (best_layers > 1 && !(rank < best_rank)) return false;
+    const auto rank = std::make_tuple(ceil_div(problem.layers, layers), tiles, kernel.unit_tiles);
+    if (best_layers > 1 && rank >= best_rank) return false;
     best_rank = rank;
     best_layers = static_cast<int>(layers);
     ResidentShape shape;

@@ -137,6 +137,23 @@ class BackwardData : LayerRun {
     require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
   }
 
+  // Matrices of a direction, what the forward pass left for it, and where it leaves gradients, from a row on.
+  BackwardDirection direction_of(int64_t layer, int64_t d, int64_t first_row) {
+    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
+    const auto from_row = [&](char* base, int64_t width) {
+      return base == nullptr ? nullptr : at(base, first_row * width);
+    };
+    BackwardDirection dir{};
+    dir.weights = recurrent_weights(args_.w, layer, d);
+    dir.gates = from_row(own.gates, p.hidden * 4);
+    dir.cells = from_row(own.cells, p.hidden);
+    dir.last = own.last;
+    dir.dgates = from_row(own.dgates, p.gates() * padded);
+    dir.dcandidate = from_row(own.dcandidate, p.hidden);
+    dir.bias_sums = own.bias_sums;
+    return dir;
+  }
+
   // A half of a layer's timesteps as a direction of a launch; makes the gradients of its outputs.
   BackwardDirection direction_of(const LayerHalf& half) {
     const int64_t layer = half.layer, row = p.gates() * padded;
@@ -149,18 +166,9 @@ class BackwardData : LayerRun {
       dy = between;
     }
     const Reserve::PerDirection& own = saved.directions[layer];
-    const auto from_base = [&](char* base, int64_t width) {
-      return base == nullptr ? nullptr : at(base, rows.base * width);
-    };
-    BackwardDirection dir{};
-    dir.weights = recurrent_weights(args_.w, layer, 0);
+    BackwardDirection dir = direction_of(layer, 0, rows.base);
     dir.y = at(output_of(layer), rows.base * p.hidden);
     dir.dy = at(dy, rows.base * p.hidden);
-    dir.gates = from_base(own.gates, p.hidden * 4);
-    dir.cells = from_base(own.cells, p.hidden);
-    dir.dgates = from_base(own.dgates, row);
-    dir.dcandidate = from_base(own.dcandidate, p.hidden);
-    dir.bias_sums = own.bias_sums;
     fill_empty(at(own.dgates, rows.first * row), rows.count * row);
     if (half.is_first()) {
       dir.hx = h_state(args_.hx, layer, 0);
@@ -210,20 +218,15 @@ class BackwardData : LayerRun {
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
     for (int64_t d = 0; d < p.recurrences(); ++d) {
       const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
-      BackwardDirection dir{};
-      dir.weights = recurrent_weights(args_.w, layer, d);
+      BackwardDirection dir = direction_of(layer, d, 0);
+      if (shares_rows()) dir.dcandidate = at(own.dgates, p.rows * p.gates() * p.hidden);
       dir.y = projects() ? own.cell_outputs : at(y, d * p.hidden);
       dir.dy = merges() ? of_cell_outputs(layer, d, dy) : at(dy, d * p.state());
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
       dir.dhy = merges() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
       dir.dcy = c_state(args_.dcy, layer, d);
-      dir.gates = own.gates;
-      dir.cells = own.cells;
-      dir.last = own.last;
       dir.cell_stride = p.max_batch() * p.hidden;
-      dir.dgates = own.dgates;
-      dir.dcandidate = shares_rows() ? at(own.dgates, p.rows * p.gates() * p.hidden) : own.dcandidate;
       dir.dhx = resident_state(args_.dhx, layer, d);
       dir.dcx = c_state(args_.dcx, layer, d);
       if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = of_cells(d);
@@ -240,14 +243,12 @@ class BackwardData : LayerRun {
     }
     // The sums for the biases: a partial sum for each replica of each pass.
     for_each_launch(shape, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
-      set_sizes(sizes, &params);
-      params.masks = masks(layer, first, sizes.directions);
+      set_sizes(sizes, layer, first, &params);
       fill_sums(shape, &params);
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
         params.direction[i] = directions[first + i];
-        params.direction[i].bias_sums =
-            saved.directions[layer * p.recurrences() + first + i].bias_sums + pass * shape.replicas * biases * p.hidden;
+        params.direction[i].bias_sums += pass * shape.replicas * biases * p.hidden;
       }
       if (plan.keeps_projection_apart()) {
         params.projection = projection_of(args_.w, layer, first, sizes);
@@ -366,20 +367,11 @@ class BackwardData : LayerRun {
           run_sum_reset_rows(p.type, reset_rows(work.dprevious, p.projection, p.projection, direction), sums, stream),
           "the kernel that sums the gradients of states that sequences start anew with");
     }
-    PreviousStates after{};
-    after.y = work.dprevious;
-    after.y_row = p.projection;
+    PreviousStates after = previous_states(work.dprevious, p.projection, direction == 0, own.dstates);
     after.hx = h_state(args_.dhy, layer, direction);
     after.add = at(dy, direction * p.projection);
     after.add_row = p.recurrences() * p.projection;
-    after.reset = p.extras.reset;
     after.are_gradients = true;
-    after.out = own.dstates;
-    after.table = table();
-    after.steps = static_cast<int>(p.steps());
-    after.batch = static_cast<int>(p.max_batch());
-    after.width = static_cast<int>(p.projection);
-    after.reverse = direction == 0;
     require_launch(run_previous_states(p.type, after, stream), "the kernel that adds up the states' gradients");
   }
 

@@ -319,8 +319,7 @@ class Forward : LayerRun {
     const bool exchanges_fragments = !exchanges_rows && !plan.shape.forward.exchanges_in_cluster();
     const int64_t exchange_row = plan.keeps_projection_apart() ? padded_projection(p) : padded;
     for_each_launch(plan.shape.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
-      set_sizes(sizes, &params);
-      params.masks = masks(layer, first, sizes.directions);
+      set_sizes(sizes, layer, first, &params);
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
       const int64_t exchanged = plan.shape.forward.kernel.is(Engine::kWgmmaMulticast)
                                     ? multicast_exchange_bytes(p, plan.shape.forward, sizes.replicas) / element

@@ -97,6 +97,10 @@ void require_launch(cudaError_t error, const char* what) {
        cudaGetErrorString(error));
 }
 
+bool shifts_states(const RnnProblem& p) {
+  return batch_varies(p) || p.extras.reset != nullptr || p.masks.recurrent != nullptr;
+}
+
 int64_t gradient_bytes(const RnnProblem& p) {
   const int64_t candidates = p.mode == PRNN_GRU ? p.hidden : 0;
   return p.rows * (p.gates() * padded_hidden(p) + candidates) * type_bytes(p.type);
@@ -259,8 +263,7 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   }
   dprevious = backward.take<char>(merges ? p.rows * p.projection * element : 0);
   row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.shape.backward) : 0);
-  const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr || p.masks.recurrent != nullptr;
-  previous = weights.take<char>(shifts_states ? p.rows * p.state() * element : 0);
+  previous = weights.take<char>(shifts_states(p) ? p.rows * p.state() * element : 0);
   size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
 }
 
@@ -378,6 +381,20 @@ ResetRows LayerRun::reset_rows(const void* rows, int64_t stride, int64_t width, 
   reset.batch = static_cast<int>(p.max_batch());
   reset.reverse = direction > 0;
   return reset;
+}
+
+PreviousStates LayerRun::previous_states(const void* y, int64_t y_row, bool reverse, void* out) const {
+  PreviousStates previous{};
+  previous.y = y;
+  previous.y_row = y_row;
+  previous.reset = p.extras.reset;
+  previous.out = out;
+  previous.table = table();
+  previous.steps = static_cast<int>(p.steps());
+  previous.batch = static_cast<int>(p.max_batch());
+  previous.width = static_cast<int>(p.state());
+  previous.reverse = reverse;
+  return previous;
 }
 
 ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const {

@@ -32,6 +32,9 @@ inline bool transposes_weights(const RnnProblem& p, int64_t rows) {
   return p.tf32 && p.type == PRNN_DATA_FLOAT && p.hidden >= 256 && rows >= std::max<int64_t>(4096, 4 * p.hidden);
 }
 
+// Whether products with the states before each timestep, for the weights' gradients, take a copy of these states.
+bool shifts_states(const RnnProblem& p);
+
 // Bytes from `first` on, which is NULL where sizes alone are asked for.
 struct Span {
   char* first;
@@ -215,14 +218,16 @@ struct LayerRun {
   // The rows with which a direction begins, for initial states: without those that start anew there.
   EdgeRows first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
-  // Masks for the kernels that work on directions [first, first + directions) of a layer.
-  StateMasks masks(int64_t layer, int64_t first, int directions) const;
+  // run_previous_states() of all rows of y, P wide and y_row apart; the caller adds the states at sequences'
+  // beginnings.
+  PreviousStates previous_states(const void* y, int64_t y_row, bool reverse, void* out) const;
   // Sizes of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
   ResidentSizes sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const;
-  // All directions of a launch have all timesteps.
+  // Sizes and masks of a launch of a layer's recurrences from `first` on, which have all timesteps.
   template <class Params>
-  static void set_sizes(const ResidentSizes& sizes, Params* params) {
+  void set_sizes(const ResidentSizes& sizes, int64_t layer, int64_t first, Params* params) const {
     params->sizes = sizes;
+    params->masks = masks(layer, first, sizes.directions);
     for (int i = 0; i < sizes.directions; ++i) params->timesteps[i] = {sizes.table, sizes.steps, sizes.batch};
   }
   // Each direction has the half of the timesteps of a layer.
@@ -290,6 +295,7 @@ struct LayerRun {
   }
 
  private:
+  StateMasks masks(int64_t layer, int64_t first, int directions) const;
   ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
   // Matrices of `count` elements, aligned to 16 bytes: those of the caller or, where they are not, a copy.
   const void* aligned_matrix(const void* matrix, int64_t count, void* copy) const;
