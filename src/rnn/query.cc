@@ -70,7 +70,7 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
       plan.inference_side_by_side > 1 ? plan.inference_side_by_side : plan.inference_wavefront;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
-  info.largestHiddenSize = to_int(find_largest_hidden(row, problem));
+  info.largestHiddenSize = to_int(plan.largest_hidden);
   set_text(info.reason, sizeof info.reason, plan.reason);
   if (forward.layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
