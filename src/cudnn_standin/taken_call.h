@@ -1,8 +1,6 @@
 // A call that prnn serves: cuDNN's arguments are brought into prnn's layouts, prnn computes, and the results go back.
 #pragma once
 
-#include <memory>
-
 #include "cudnn_standin/decision.h"
 
 namespace prnn_cudnn {
@@ -43,8 +41,6 @@ class TakenCall {
   // is_training: one of the three calls of a training step.
   TakenCall(const Context& context, bool is_training);
 
-  ~TakenCall();
-
   // For these sequences, of the call in inference, or of each call of a training step.
   Sizes sizes() const;
   // Enough for all lengths that the sequences of such a descriptor can have: of data that lies batch-major, as a
@@ -58,10 +54,9 @@ class TakenCall {
 
  private:
   struct Buffers;
-  class Steps;
   class Layouts;
 
-  Sizes prnn_sizes(const Steps& x_steps) const;
+  PreparedCall prepare(const std::vector<int>& batch_sizes) const;
   Buffers buffers(void* base, size_t prnn_workspace) const;
   const void* packed_weights(const void* weights, const Buffers& buffers) const;
   void draw_seed(const Buffers& buffers);
@@ -71,8 +66,7 @@ class TakenCall {
   const bool is_training_;
   const DropoutDesc dropout_;
   const RnnDesc rnn_;
-  std::unique_ptr<const Steps> x_steps_, y_steps_;
-  Sizes prnn_;  // libprnn's own part of sizes()
+  const PreparedCall call_;
 };
 
 }  // namespace prnn_cudnn
