@@ -336,7 +336,7 @@ class TransducerTask(lightning.LightningModule):
         options = self.options
         betas = (options.beta1, options.beta2)
         # float16's gradients must be unscaled before they are clipped, which the fused step would do after it.
-        fused = options.accelerator != "cpu" and torch.cuda.is_available() and options.precision != "16-mixed"
+        fused = options.precision != "16-mixed"
         optimizer = AdamW(
             self.parameters(), lr=options.lr, betas=betas, eps=options.eps, weight_decay=options.weight_decay,
             fused=fused or None,
