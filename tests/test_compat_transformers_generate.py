@@ -141,7 +141,7 @@ def test_the_first_steps_alone(durations: list[int]) -> None:
     model = Replaced(durations, 0)
     whole = model.generate(features)
     longest = whole.sequences.shape[1]
-    for most in (1, 4, longest - 1, longest + 5):
+    for most in (1, 4, longest - 1):
         found = model.generate(features, max_new_tokens=most, do_sample=False, num_beams=1)
         assert torch.equal(found.sequences, whole.sequences[:, : most + 1])
         assert torch.equal(found.durations, whole.durations[:, : most + 1])
