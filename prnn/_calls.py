@@ -119,7 +119,7 @@ class ModuleCalls:
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if input is None or not self._are_mine((input,)):
+        if input is None or not self._are_mine((input, *states)):
             return None
         if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
             return None
@@ -163,8 +163,6 @@ class ModuleCalls:
             return None
         hx, cx = states[:2]
         if hx is not None or cx is not None or reset is not None:
-            if not self._are_mine(states):
-                return None
             checked = []
             for state, (count, size) in zip(states, self.state_shapes, strict=True):
                 if state is not None:
@@ -192,7 +190,7 @@ class ModuleCalls:
             if reset is not None or return_cells:
                 config = config._replace(has_reset=reset is not None, return_cells=return_cells)
             layout = (batch_sizes, lengths, max_batch, sequences, training, is_cast)
-            if self.is_plain and (reset is None or _options.resets_in_kernels(config, input, batch)):
+            if self.is_plain and (reset is None or self.is_cpu or _options.resets_in_kernels(config, input, batch)):
                 options = NO_OPTIONS
                 if reset is not None or config.dropout > 0:
                     options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None)

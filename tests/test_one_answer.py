@@ -24,7 +24,8 @@ STACKS = [(2, 1, False), (3, 1, False), (5, 1, False), (2, 2, False), (3, 1, Tru
 STEPS = (16, 64, 256, 4096)
 SOURCES = [
     *("src/core/gpu_table.cc", "src/core/status.cc", "src/core/enums.cc", "src/rnn/problem.cc"),
-    *("src/rnn/cudnn/select.cc", "tests/c/backend_answers.cc", "tests/c/standin_host_device.cc"),
+    *("src/rnn/cudnn/select.cc", "src/rnn/cuda/backend.cc"),
+    *("tests/c/backend_answers.cc", "tests/c/standin_host_device.cc"),
     *(f"src/cudnn_standin/{name}.cc" for name in ("configuration", "decision", "prnn_library")),
 ]
 

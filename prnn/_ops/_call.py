@@ -61,7 +61,7 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tens
 
 
 def _at_reset(
-    sequences: "_C.Sequences", states: Sequence[Tensor | None], is_new: bool = False
+    library: "_C.Handle", sequences: "_C.Sequences", states: Sequence[Tensor | None], is_new: bool = False
 ) -> tuple[list[int], list[Tensor]]:
     """Addresses of the states of sequences that start anew, the second halves of (2, L D, N, ...), 0 for none; and the
     copies at these addresses where packed data have another order. is_new: of states that a call writes."""
@@ -74,8 +74,7 @@ def _at_reset(
         elif order is None:
             addresses.append(state.data_ptr() + state.nbytes // 2)
         else:
-            own = torch.empty_like(state[1]) if is_new else sort_states(sequences, state[1])
-            assert own is not None
+            own = torch.empty_like(state[1]) if is_new else sort_states(library, sequences, state[1])
             copies.append(own)
             addresses.append(own.data_ptr())
     return addresses, copies
@@ -143,9 +142,9 @@ class Call:
                 cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))
             at_reset: Sequence[int] = ()
             if stack.config.has_reset:
-                at_reset, _copies = _at_reset(sequences, (hx, cx))
+                at_reset, _copies = _at_reset(library, sequences, (hx, cx))
             cells_address = 0 if cells is None else cells.data_ptr()
-            options = self._give_options(sequences, options, input, at_reset, cells_address)
+            options = self._give_options(library, sequences, options, input, at_reset, cells_address)
         if (seed := options[3]) is not None:
             stack.seed_dropout(library, seed)
         if is_padded:
@@ -168,7 +167,7 @@ class Call:
             x = (input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize)
             rnn.forward_padded(library, sequences, *x, *states, *results, address, *rest)
             if cells is not None:
-                cells = unpack(sequences, cells, (*rows, stack.cells_size))
+                cells = unpack(library, cells, (*rows, stack.cells_size), sequences.sizes, sequences.order)
         else:
             input = input.contiguous()
             rnn.forward(library, sequences, input.data_ptr(), *states, *results, *rest)
@@ -176,6 +175,7 @@ class Call:
 
     def _give_options(
         self,
+        library: "_C.Handle",
         sequences: "_C.Sequences",
         options: Options,
         input: Tensor,
@@ -189,9 +189,10 @@ class Call:
         at_reset, cells, dcells: addresses, of hx and cx at resets and in a backward pass of their gradients."""
         stack, (reset, zoneout, recurrent, seed) = self.stack, options
         if sequences.is_padded:
-            reset = None if reset is None else pack(sequences, reset.unsqueeze(-1))
-            zoneout = None if zoneout is None else pack(sequences, zoneout)
-            recurrent = sort_states(sequences, recurrent)
+            sizes, order = sequences.sizes, sequences.order
+            reset = None if reset is None else pack(library, reset.unsqueeze(-1), sizes, order)
+            zoneout = None if zoneout is None else pack(library, zoneout, sizes, order)
+            recurrent = None if recurrent is None else sort_states(library, sequences, recurrent)
         if stack.has_extras:
             reset = None if reset is None else reset.contiguous()
             reset_address = 0 if reset is None else reset.data_ptr()
@@ -245,13 +246,15 @@ class Call:
         if stack.has_extras or stack.has_masks:
             at_reset: Sequence[int] = ()
             if config.has_reset:
-                at_reset, _copies = _at_reset(sequences, (hx, cx))
-                d_at_reset, d_copies = _at_reset(sequences, (dhx, dcx), is_new=True)
+                at_reset, _copies = _at_reset(library, sequences, (hx, cx))
+                d_at_reset, d_copies = _at_reset(library, sequences, (dhx, dcx), is_new=True)
                 at_reset = (*at_reset, *d_at_reset)
-            dcells = pack(sequences, dcells) if config.return_cells and dcells is not None else None
+            if dcells is not None:
+                sizes, order = sequences.sizes, sequences.order
+                dcells = pack(library, dcells, sizes, order) if is_padded else dcells.contiguous()
             # The backward pass looks at `cells` no further than whether it is NULL.
             addresses = (int(config.return_cells), 0 if dcells is None else dcells.data_ptr())
-            options = self._give_options(sequences, options, input, at_reset, *addresses)
+            options = self._give_options(library, sequences, options, input, at_reset, *addresses)
         workspace_size = self._backward_workspace(library, sequences, wanted[0], dcells is not None)
         initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
         at_hx, at_cx, at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
@@ -271,9 +274,7 @@ class Call:
             )
             at_resets = [state for state in (dhx, dcx) if state is not None and state.dim() == 4]
             for gradient, own in zip(at_resets, d_copies, strict=False):
-                back = unsort_states(sequences, own)
-                assert back is not None
-                gradient[1] = back
+                gradient[1] = unsort_states(library, sequences, own)
             return dx, dhx, dcx, dw
         dy, input = dy.contiguous(), input.contiguous()
         workspace = stack.workspace(workspace_size, input)

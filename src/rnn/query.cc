@@ -13,6 +13,7 @@
 #include "core/cpu/threads.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/call.h"
+#include "rnn/cuda/backend.h"
 #include "rnn/plan/backend_choice.h"
 #include "rnn/plan/canonical.h"
 #include "rnn/validate.h"
@@ -69,7 +70,7 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
       plan.inference_side_by_side > 1 ? plan.inference_side_by_side : plan.inference_wavefront;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
-  info.largestHiddenSize = to_int(find_largest_hidden(row, problem));
+  info.largestHiddenSize = to_int(plan.largest_hidden);
   set_text(info.reason, sizeof info.reason, plan.reason);
   if (forward.layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
@@ -84,13 +85,6 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
 int64_t core_cache_bytes() {
   const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return bytes > 0 ? bytes : 256 * 1024;
-}
-
-// Sets the sizes that prnnGetRNNTempSpaceSizes has for training.
-void set_sizes(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem, prnnRNNInfo_t* info) {
-  const CallPlan plan = plan_call(&context, rnn, problem);
-  info->workspaceSize = plan.workspace;
-  info->reserveSize = plan.reserve;
 }
 
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
@@ -115,20 +109,22 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   info.largestHiddenSize =
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
                                     : std::lround(std::floor(std::sqrt(double(room) / double(bytes_per_weight)))));
-  set_sizes(context, rnn, problem, &info);
+  const CallPlan call = plan_call(&context, rnn, problem);
+  info.workspaceSize = call.workspace;
+  info.reserveSize = call.reserve;
   return info;
 }
 
-// The plan of a training call on a GPU. find_backend(problem): what would run it, or a Failure that says why nothing.
+// What a plan of a training call on a GPU says. find_backend(problem): what would run it, or a Failure that says why
+// nothing.
 template <class FindBackend>
-prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem,
+prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem, const RnnPlan& plan,
                         const FindBackend& find_backend) {
-  const RnnPlan plan = plan_rnn(row, canonical(problem));
   prnnRNNInfo_t info = info_from_plan(row, problem, plan);
   if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
   try {
-    info.backend = find_backend(problem, plan);
-    info.inferenceBackend = find_backend(inference_of(problem), plan);
+    info.backend = find_backend(problem);
+    info.inferenceBackend = find_backend(inference_of(problem));
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
       set_text(
@@ -142,22 +138,24 @@ prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnPr
 }
 
 prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  const auto find_backend = [&](const RnnProblem& of_call, const RnnPlan&) {
+  const auto find_backend = [&](const RnnProblem& of_call) {
     return cuda_rnn_backend(&context, rnn.backend, of_call)->kind();
   };
   const CudaState& state = cuda_state(context);
   prnnRNNInfo_t info{};
   if (state.row.name != nullptr) {
-    info = query_gpu(state.row, rnn, problem, find_backend);
+    info = query_gpu(state.row, rnn, problem, resident_backend(context, problem)->plan(), find_backend);
     if (info.supported != 0 && info.backend == PRNN_PERSISTENT_BACKEND) {
-      set_sizes(context, rnn, problem, &info);
+      const CallPlan call = plan_call(&context, rnn, problem);
+      info.workspaceSize = call.workspace;
+      info.reserveSize = call.reserve;
     }
     return info;
   }
   set_text(info.device, sizeof info.device, "GPU without a row");
   set_text(info.reason, sizeof info.reason, state.no_row);
   try {
-    info.backend = info.inferenceBackend = find_backend(problem, RnnPlan());
+    info.backend = info.inferenceBackend = find_backend(problem);
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
   }
@@ -169,7 +167,8 @@ prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProb
   if (row == nullptr) {
     fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
   }
-  return query_gpu(*row, rnn, problem, [&](const RnnProblem& of_call, const RnnPlan& plan) {
+  const RnnPlan plan = plan_rnn(*row, canonical(problem));
+  return query_gpu(*row, rnn, problem, plan, [&](const RnnProblem& of_call) {
     const BackendChoice choice = choose_backend(of_call, plan, rnn.backend);
     // A GPU that CUDA no longer compiles for runs nothing.
     const bool runs_cudnn = choice.cudnn && !row->is_legacy();

@@ -59,6 +59,7 @@ struct CudnnVerdict {
 struct RnnPlan {
   bool runnable = false;         // the row's GPU has room for the layer, and this library has the kernels
   std::string reason;            // one sentence when not runnable
+  int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
   PerPass<ResidentShape> shape;  // of a layer alone
   int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
@@ -76,9 +77,6 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
 // The shapes alone; false if the layer does not fit.
 bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape);
-
-// The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
-int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);
 
 // Why the plan's engines are not the ones that would be faster for other layers; "" where there is none.
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
