@@ -265,6 +265,18 @@ def test_feature_statistics(dataset: UtteranceDataset) -> None:
     torch.testing.assert_close(std, every.std(dim=0, correction=0), atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("audio", [False, True])
+def test_what_the_statistics_read_is_not_read_again(
+    dataset: UtteranceDataset, audio: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = UtteranceDataset(dataset.utterances, CharTokenizer("abc "), FeatureConfig(), cache_bytes=10**7, audio=audio)
+    sample = list(kept.sample(500))
+    for name in ("load_audio", "load_features"):
+        monkeypatch.setattr(f"prnn.asr.dataset.{name}", None)
+    for index, one in enumerate(sample):
+        assert torch.equal(kept.example(index, 0).features, one)
+
+
 @pytest.mark.parametrize("warmup", [0.0, 0.1])
 def test_learning_rate(warmup: float) -> None:
     """Bit for bit that of torch's schedulers, also when only its end is known."""

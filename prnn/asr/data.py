@@ -49,7 +49,7 @@ class TrainingData:
         notes: sentences on what was left out, and what is unusual in the training manifest.
         words: whether words are written apart in the validation texts (`has_words`).
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
-        sample: samples, or stored features, of this process's share of about 500 training utterances.
+        sample: samples or features of this process's share of about 500 training utterances.
         rates: the sample rates of these utterances' recordings, in hertz, from their headers.
         shown: the first validation utterances, so many of them, for the log.
     """

@@ -165,28 +165,25 @@ class TakenCall::Layouts {
   bool packs_, sorts_;
 };
 
-void TakenCall::forward(const Arguments& a, const void* padding, const Spaces& spaces) {
-  const Buffers b = buffers(spaces.workspace, call_.info.workspaceSize);
+void TakenCall::forward(const prnnRNNForwardArgs_t& given, const void* padding) {
+  const Buffers b = buffers(given.workspace, call_.info.workspaceSize);
   const Layouts layouts(*this, b);
-  prnnRNNForwardArgs_t args{};
-  args.w = packed_weights(a.weights, b);
-  args.x = layouts.packed(a.x, config_.input, 0);
-  args.y = layouts.packed_output(a.y_out, 1);
-  args.hx = layouts.sorted(a.hx, 0);
-  args.cx = layouts.sorted(a.cx, 1);
-  args.hy = layouts.sorted_output(a.hy, 2);
-  args.cy = layouts.sorted_output(a.cy, 3);
+  prnnRNNForwardArgs_t args = given;
+  args.w = packed_weights(given.w, b);
+  args.x = layouts.packed(given.x, config_.input, 0);
+  args.y = layouts.packed_output(given.y, 1);
+  args.hx = layouts.sorted(given.hx, 0);
+  args.cx = layouts.sorted(given.cx, 1);
+  args.hy = layouts.sorted_output(given.hy, 2);
+  args.cy = layouts.sorted_output(given.cy, 3);
   args.workspace = b.prnn;
   args.workspaceSize = b.prnn_size;
-  if (is_training_) {
-    args.reserve = spaces.reserve;
-    args.reserveSize = spaces.reserve_size;
-    if (b.dropout_states != nullptr) draw_seed(b);
-  }
+  if (!is_training_) args.reserve = nullptr;
+  if (is_training_ && b.dropout_states != nullptr) draw_seed(b);
   c_.prnn.require(c_.prnn.RunRNNForward(call_.get(), &args), c_.prnn_handle);
-  layouts.finish(a.y_out, config_.output(), 1, padding);
-  layouts.finish_states(a.hy, 2);
-  layouts.finish_states(a.cy, 3);
+  layouts.finish(given.y, config_.output(), 1, padding);
+  layouts.finish_states(given.hy, 2);
+  layouts.finish_states(given.cy, 3);
 }
 
 // A seed for this call's masks, drawn from the states of cuDNN's descriptor: they are the program's, which saves and
@@ -216,50 +213,45 @@ void TakenCall::draw_seed(const Buffers& b) {
   device::store_seed(b.coins_out, kDrawCount, b.dropout_states, c_.stream);
 }
 
-void TakenCall::backward_data(const Arguments& a, const void* padding, const Spaces& spaces) {
-  const Buffers b = buffers(spaces.workspace, call_.info.workspaceSize);
+void TakenCall::backward_data(const prnnRNNBackwardDataArgs_t& given, const void* padding) {
+  const Buffers b = buffers(given.workspace, call_.info.workspaceSize);
   const Layouts layouts(*this, b);
-  prnnRNNBackwardDataArgs_t args{};
-  args.w = packed_weights(a.weights, b);
-  args.y = layouts.packed(a.y, config_.output(), 0);
-  args.dy = layouts.packed(a.dy, config_.output(), 1);
-  args.dx = layouts.packed_output(a.dx, 2);
-  args.hx = layouts.sorted(a.hx, 0);
-  args.cx = layouts.sorted(a.cx, 1);
-  args.dhy = layouts.sorted(a.dhy, 2);
-  args.dcy = layouts.sorted(a.dcy, 3);
-  args.dhx = layouts.sorted_output(a.dhx, 4);
-  args.dcx = layouts.sorted_output(a.dcx, 5);
+  prnnRNNBackwardDataArgs_t args = given;
+  args.w = packed_weights(given.w, b);
+  args.y = layouts.packed(given.y, config_.output(), 0);
+  args.dy = layouts.packed(given.dy, config_.output(), 1);
+  args.dx = layouts.packed_output(given.dx, 2);
+  args.hx = layouts.sorted(given.hx, 0);
+  args.cx = layouts.sorted(given.cx, 1);
+  args.dhy = layouts.sorted(given.dhy, 2);
+  args.dcy = layouts.sorted(given.dcy, 3);
+  args.dhx = layouts.sorted_output(given.dhx, 4);
+  args.dcx = layouts.sorted_output(given.dcx, 5);
   args.workspace = b.prnn;
   args.workspaceSize = b.prnn_size;
-  args.reserve = spaces.reserve;
-  args.reserveSize = spaces.reserve_size;
   c_.prnn.require(c_.prnn.RunRNNBackwardData(call_.get(), &args), c_.prnn_handle);
-  layouts.finish(a.dx, config_.input, 2, padding);
-  layouts.finish_states(a.dhx, 4);
-  layouts.finish_states(a.dcx, 5);
+  layouts.finish(given.dx, config_.input, 2, padding);
+  layouts.finish_states(given.dhx, 4);
+  layouts.finish_states(given.dcx, 5);
 }
 
-void TakenCall::backward_weights(bool adds, const Arguments& a, const Spaces& spaces) {
-  const Buffers b = buffers(spaces.workspace, call_.info.workspaceSize);
+void TakenCall::backward_weights(bool adds, const prnnRNNBackwardWeightsArgs_t& given) {
+  const Buffers b = buffers(given.workspace, call_.info.workspaceSize);
   const Layouts layouts(*this, b);
   const WeightLayout& layout = c_.weights;
-  char* const space = static_cast<char*>(a.dweights);
-  char* const dweights = layout.is_same ? space + layout.same_at : b.weights;
+  char* const space = static_cast<char*>(given.dw);
+  prnnRNNBackwardWeightsArgs_t args = given;
+  args.dw = layout.is_same ? space + layout.same_at : b.weights;
   if (!adds) {
-    device::fill(dweights, 0, layout.packed_size, c_.stream);
+    device::fill(args.dw, 0, layout.packed_size, c_.stream);
   } else if (!layout.is_same) {
-    packed_weights(a.dweights, b);
+    packed_weights(given.dw, b);
   }
-  prnnRNNBackwardWeightsArgs_t args{};
-  args.x = layouts.packed(a.x, config_.input, 0);
-  args.y = layouts.packed(a.y, config_.output(), 1);
-  args.hx = layouts.sorted(a.hx, 0);
-  args.dw = dweights;
+  args.x = layouts.packed(given.x, config_.input, 0);
+  args.y = layouts.packed(given.y, config_.output(), 1);
+  args.hx = layouts.sorted(given.hx, 0);
   args.workspace = b.prnn;
   args.workspaceSize = b.prnn_size;
-  args.reserve = spaces.reserve;
-  args.reserveSize = spaces.reserve_size;
   c_.prnn.require(c_.prnn.RunRNNBackwardWeights(call_.get(), &args), c_.prnn_handle);
   if (layout.is_same) return;
   for (const WeightBlock& block : layout.blocks) {

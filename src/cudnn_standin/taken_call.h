@@ -17,25 +17,12 @@ struct Context {
   const WeightLayout& weights;
 };
 
-struct Spaces {
-  void* workspace;
-  size_t workspace_size;
-  void* reserve;
-  size_t reserve_size;
-};
-
 struct Sizes {
   size_t workspace = 0, reserve = 0;
 };
 
-// NULL where cuDNN's function has no such argument or its caller gave none.
-struct Arguments {
-  const void *x = nullptr, *y = nullptr, *dy = nullptr, *hx = nullptr, *cx = nullptr, *dhy = nullptr, *dcy = nullptr;
-  const void* weights = nullptr;
-  void *y_out = nullptr, *hy = nullptr, *cy = nullptr, *dx = nullptr, *dhx = nullptr, *dcx = nullptr;
-  void* dweights = nullptr;
-};
-
+// Takes cuDNN's arrays in prnn's structs: sequences, states and weights lie as cuDNN has them, c is NULL but for an
+// LSTM.
 class TakenCall {
  public:
   // is_training: one of the three calls of a training step.
@@ -48,9 +35,9 @@ class TakenCall {
   Sizes sizes_for_any_lengths() const;
 
   // `padding`: the element that goes where y, or dx, has no timestep.
-  void forward(const Arguments& arguments, const void* padding, const Spaces& spaces);
-  void backward_data(const Arguments& arguments, const void* padding, const Spaces& spaces);
-  void backward_weights(bool adds, const Arguments& arguments, const Spaces& spaces);
+  void forward(const prnnRNNForwardArgs_t& given, const void* padding);
+  void backward_data(const prnnRNNBackwardDataArgs_t& given, const void* padding);
+  void backward_weights(bool adds, const prnnRNNBackwardWeightsArgs_t& given);
 
  private:
   struct Buffers;

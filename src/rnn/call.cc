@@ -13,9 +13,7 @@ void require_arrays(const RnnProblem& problem, std::initializer_list<NamedArray>
   for (const NamedArray& array : needed) require_not_null(array.data, array.name);
   require_aligned(type_size(problem.type), needed);
   require_aligned(type_size(problem.type), optional);
-  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
-                                            {problem.extras.resetCx, "extras->resetCx"},
-                                            {problem.masks.recurrent, "masks->recurrent"}});
+  require_aligned_states(problem);
 }
 
 // Frozen layers (prnnSetRNNFrozenLayers) have no gradients of data.

@@ -195,6 +195,12 @@ void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn,
   }
 }
 
+void require_aligned_states(const RnnProblem& problem) {
+  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
+                                            {problem.extras.resetCx, "extras->resetCx"},
+                                            {problem.masks.recurrent, "masks->recurrent"}});
+}
+
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
                       const char* descriptors_name) {
   require_not_null(descriptors, descriptors_name);

@@ -28,6 +28,9 @@ RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const pr
 // Throws BAD_PARAM unless a training call with dropout between layers has states, set with a handle of its device.
 void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context);
 
+// Throws BAD_PARAM unless the states and masks of the problem that every call reads are aligned.
+void require_aligned_states(const RnnProblem& problem);
+
 // Descriptors of x, y, dx, dy: one a timestep, {B_t, width, 1}.
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
                       const char* descriptors_name);

@@ -2,7 +2,6 @@
 
 #include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
-#include "rnn/plan/projected.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
@@ -254,7 +253,7 @@ class BackwardData : LayerRun {
         params.projection = projection_of(args_.w, layer, first, sizes);
         params.projection.dh = saved.directions[layer * p.recurrences() + first].dstates;
         params.projection.exchange = work.row_exchange;
-        fill_empty(work.row_exchange, p.steps() * sizes.exchange_columns() * padded_projection(p));
+        fill_empty(work.row_exchange, fragment_bytes(p, shape, sizes) / element);
       }
       require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
     });
@@ -367,7 +366,7 @@ class BackwardData : LayerRun {
           run_sum_reset_rows(p.type, reset_rows(work.dprevious, p.projection, p.projection, direction), sums, stream),
           "the kernel that sums the gradients of states that sequences start anew with");
     }
-    PreviousStates after = previous_states(work.dprevious, p.projection, direction == 0, own.dstates);
+    PreviousStates after = previous_states(layer, direction, work.dprevious, p.projection, direction == 0, own.dstates);
     after.hx = h_state(args_.dhy, layer, direction);
     after.add = at(dy, direction * p.projection);
     after.add_row = p.recurrences() * p.projection;

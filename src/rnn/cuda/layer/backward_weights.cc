@@ -69,10 +69,9 @@ class BackwardWeights : LayerRun {
     const int64_t width = p.state(), y_row = p.recurrences() * width, batch = p.max_batch();
     const bool reverse = p.direction_of(d) > 0;
     if (shifts_states(p)) {
-      PreviousStates previous = previous_states(y, y_row, reverse, work.previous);
+      PreviousStates previous = previous_states(layer, d, y, y_row, reverse, work.previous);
       previous.hx = hx;
       previous.reset_hx = h_state(p.extras.resetHx, layer, d);
-      previous.mask = h_state(p.masks.recurrent, layer, d);
       require_launch(run_previous_states(p.type, previous, stream), "the kernel that shifts the states");
       add_products(own, false, {work.previous, 0, 0, p.rows, width}, dmatrix, width);
       return;

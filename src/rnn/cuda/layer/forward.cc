@@ -4,7 +4,6 @@
 #include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
 #include "rnn/cuda/step/forward.h"
-#include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
@@ -317,15 +316,11 @@ class Forward : LayerRun {
     }
     if (exchanges_rows) pad_states(layer, 1);
     const bool exchanges_fragments = !exchanges_rows && !plan.shape.forward.exchanges_in_cluster();
-    const int64_t exchange_row = plan.keeps_projection_apart() ? padded_projection(p) : padded;
     for_each_launch(plan.shape.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       set_sizes(sizes, layer, first, &params);
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
-      const int64_t exchanged = plan.shape.forward.kernel.is(Engine::kWgmmaMulticast)
-                                    ? multicast_exchange_bytes(p, plan.shape.forward, sizes.replicas) / element
-                                    : p.steps() * sizes.exchange_columns() * exchange_row;
       for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {
-        fill_empty(params.direction[d].exchange, exchanged);
+        fill_empty(params.direction[d].exchange, fragment_bytes(p, plan.shape.forward, sizes) / element);
       }
       if (plan.keeps_projection_apart()) {
         params.projection = projection_of(args_.w, layer, first, sizes);

@@ -26,16 +26,14 @@ int64_t input_weights_bytes(const RnnProblem& p) {
 
 // Bytes of ForwardDirection::exchange, or, backward, Projection::exchange. The first pass is the largest.
 int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
-  const bool is_apart = shape.kernel.is(Engine::kProjected);
-  const int64_t row = (is_apart ? padded_projection(p) : padded_hidden(p)) * type_bytes(p.type);
   if (shape.exchanges_in_cluster()) return 0;
-  if (shape.kernel.is(Engine::kWgmmaMulticast)) return multicast_exchange_bytes(p, shape, shape.replicas);
-  if (shape.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * row;  // m has such rows too
+  // With a projection, m has such rows too.
+  if (shape.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * padded_hidden(p) * type_bytes(p.type);
   const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
   ResidentSizes sizes{};
   sizes.replicas = static_cast<int>(shares.replicas);
   sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
-  return p.steps() * sizes.exchange_columns() * row;
+  return fragment_bytes(p, shape, sizes);
 }
 
 // Memory that a launch with this highest layer has to itself. `between`: Workspace's, which holds gradients in a
@@ -99,6 +97,12 @@ void require_launch(cudaError_t error, const char* what) {
 
 bool shifts_states(const RnnProblem& p) {
   return batch_varies(p) || p.extras.reset != nullptr || p.masks.recurrent != nullptr;
+}
+
+int64_t fragment_bytes(const RnnProblem& p, const ResidentShape& shape, const ResidentSizes& sizes) {
+  if (shape.kernel.is(Engine::kWgmmaMulticast)) return multicast_exchange_bytes(p, shape, sizes.replicas);
+  const int64_t row = shape.kernel.is(Engine::kProjected) ? padded_projection(p) : padded_hidden(p);
+  return p.steps() * sizes.exchange_columns() * row * type_bytes(p.type);
 }
 
 int64_t gradient_bytes(const RnnProblem& p) {
@@ -383,8 +387,10 @@ ResetRows LayerRun::reset_rows(const void* rows, int64_t stride, int64_t width, 
   return reset;
 }
 
-PreviousStates LayerRun::previous_states(const void* y, int64_t y_row, bool reverse, void* out) const {
+PreviousStates LayerRun::previous_states(int64_t layer, int64_t direction, const void* y, int64_t y_row, bool reverse,
+                                         void* out) const {
   PreviousStates previous{};
+  previous.mask = h_state(p.masks.recurrent, layer, direction);
   previous.y = y;
   previous.y_row = y_row;
   previous.reset = p.extras.reset;

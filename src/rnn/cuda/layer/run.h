@@ -41,6 +41,10 @@ struct Span {
   int64_t bytes;
 };
 
+// Bytes of what a launch's blocks exchange through global memory, but in rows of y: ForwardDirection::exchange or,
+// backward, Projection::exchange.
+int64_t fragment_bytes(const RnnProblem& p, const ResidentShape& shape, const ResidentSizes& sizes);
+
 // Bytes of Reserve::PerDirection::dgates and dcandidate together.
 int64_t gradient_bytes(const RnnProblem& problem);
 
@@ -220,7 +224,8 @@ struct LayerRun {
   ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   // run_previous_states() of all rows of y, P wide and y_row apart; the caller adds the states at sequences'
   // beginnings.
-  PreviousStates previous_states(const void* y, int64_t y_row, bool reverse, void* out) const;
+  PreviousStates previous_states(int64_t layer, int64_t direction, const void* y, int64_t y_row, bool reverse,
+                                 void* out) const;
   // Sizes of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
   ResidentSizes sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const;
   // Sizes and masks of a launch of a layer's recurrences from `first` on, which have all timesteps.
