@@ -23,7 +23,7 @@ from prnn.distributed import batch_share
 from prnn.transducer import Transducer
 
 from .checkpoint import damage_reported, describe, require_same_kind
-from .dataset import Batch
+from .dataset import Batch, Position
 from .errors import InputError
 from .fbank import Fbank
 from .features import FeatureConfig
@@ -104,7 +104,8 @@ class TransducerTask(lightning.LightningModule):
         self.features = features
         self.tokenizer = tokenizer
         self.options = options
-        self.progress = Progress(pass_batches=pass_batches, processes=options.processes)
+        self._began = Progress(pass_batches=pass_batches, processes=options.processes)
+        self._under_way: tuple[int, int, Position] | None = None  # epoch, batches of it, and position after the last
         self.total_steps, self.total_batches = ends(self.progress, 0, options)
         self.trained_on: dict[str, object] = {}  # `Selection.trained_on`
         self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
@@ -124,9 +125,17 @@ class TransducerTask(lightning.LightningModule):
         self.delays, self._meter = NO_DELAYS, DelayMeter(model.encoder.frame_stride)
         self._emitted = np.zeros(3, np.int64)  # frames of the validation, symbols found in them, and of the references
 
+    @property
+    def progress(self) -> Progress:
+        """The position after the batch that is under way."""
+        if self._under_way is None:
+            return self._began
+        epoch, batch, after = self._under_way
+        return replace(self._began, epoch=epoch, batch=batch, order_epoch=after.epoch, order_batch=after.batch)
+
     def go_on_from(self, progress: Progress, steps: int) -> None:
         """The training stands there, after so many steps."""
-        self.progress = progress
+        self._began = progress
         self.total_steps, self.total_batches = ends(progress, steps, self.options)
 
     def prepared(self, batch: Batch, device: torch.device) -> Batch:
@@ -211,13 +220,7 @@ class TransducerTask(lightning.LightningModule):
         _seed_generator(self.device, int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
         if self.current_epoch + 1 == self.trainer.max_epochs:
             self.trainer.check_val_every_n_epoch = 1  # the end is validated, whatever valid_every is
-        self.progress = replace(
-            self.progress,
-            epoch=self.current_epoch,
-            batch=batch_index + 1,
-            order_epoch=batch.after.epoch,
-            order_batch=batch.after.batch,
-        )
+        self._under_way = self.current_epoch, batch_index + 1, batch.after
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
