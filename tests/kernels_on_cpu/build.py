@@ -159,6 +159,8 @@ class Builder:
         # Their kernels are in the same file, and take decisions by values.
         if program in ("run_decode", "run_beam") and order:
             own = (*followed, "-DPRNN_ORDER_MULTIPLIES")
+        if program == "run_beam" and order:
+            own = (*own, "-DPRNN_BFLOAT16_ALONE")  # in which the tests of the order are
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=own)]
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"
