@@ -119,7 +119,9 @@ class ModuleCalls:
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if input is None or not self._are_mine((input, *states)):
+        if type(input) not in _PLAIN or input.get_device() != self.index or input.is_cpu is not self.is_cpu:
+            return None
+        if input.layout is not _strided or input.is_nested or input.is_neg():
             return None
         if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
             return None
@@ -144,9 +146,10 @@ class ModuleCalls:
             own_shape: tuple[int, ...] = (batch,)
         elif len(shape) == 3:
             is_time_second = self.batch_first
+            steps, batch, _ = shape
             if is_time_second:
+                steps, batch = batch, steps
                 input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-            steps, batch, _ = input.shape
             own_shape = (batch,)
             if lengths is not None:
                 is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
@@ -163,6 +166,8 @@ class ModuleCalls:
             return None
         hx, cx = states[:2]
         if hx is not None or cx is not None or reset is not None:
+            if not self._are_mine(states):
+                return None
             checked = []
             for state, (count, size) in zip(states, self.state_shapes, strict=True):
                 if state is not None:
@@ -263,7 +268,7 @@ class ModuleCalls:
                 frozen = config.num_layers - config.return_cells
         # The key of the prepared calls: backends depend on it, and the library's objects belong to a thread.
         if sequences is None:
-            steps, batch = input.shape[:2]
+            steps, batch, _ = input.shape
             last = batch
         else:
             steps, batch, last = len(sequences), sequences.batch, sequences[-1]
