@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
 from prnn import _options
@@ -25,7 +24,7 @@ from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
-from prnn._own_parameters import OwnParameters, own_parameters
+from prnn._own_parameters import OwnParameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
 
 __all__ = ["ModuleCalls"]
@@ -62,24 +61,18 @@ class ModuleCalls:
         self.state_shapes = [*shapes, *shapes]
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
-        self.weights, self.places, self.own = list(weights), None, None
-        parameters = own_parameters(module)
-        if parameters is not None and self._own_kind(parameters):
-            self.own = OwnParameters(module, parameters, self.dtype)
+        self.weights, self.places = list(weights), None
+        self.own = OwnParameters.of(module, self.dtype, self._are_mine)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
         if self.is_normalized:
             return
         # The layer of each of the packed weights.
         self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
-        if parameters is not None and self.own is not None:
+        if self.own is not None:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
             if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
                 self.places = Places(self.weights)
-
-    def _own_kind(self, parameters: Sequence[Parameter]) -> bool:
-        """Whether parameters are of the type and on the device of the first, and lie whole."""
-        return self._are_mine(parameters) and all(p.dtype is self.dtype and p.is_contiguous() for p in parameters)
 
     @staticmethod
     def of(module: Any) -> "ModuleCalls | None":
@@ -119,7 +112,9 @@ class ModuleCalls:
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if input is None or not self._are_mine((input, *states)):
+        if type(input) not in _PLAIN or input.get_device() != self.index or input.is_cpu is not self.is_cpu:
+            return None
+        if input.layout is not _strided or input.is_nested or input.is_neg():
             return None
         if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
             return None
@@ -144,9 +139,10 @@ class ModuleCalls:
             own_shape: tuple[int, ...] = (batch,)
         elif len(shape) == 3:
             is_time_second = self.batch_first
+            steps, batch, _ = shape
             if is_time_second:
+                steps, batch = batch, steps
                 input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-            steps, batch, _ = input.shape
             own_shape = (batch,)
             if lengths is not None:
                 is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
@@ -163,6 +159,8 @@ class ModuleCalls:
             return None
         hx, cx = states[:2]
         if hx is not None or cx is not None or reset is not None:
+            if not self._are_mine(states):
+                return None
             checked = []
             for state, (count, size) in zip(states, self.state_shapes, strict=True):
                 if state is not None:
@@ -263,7 +261,7 @@ class ModuleCalls:
                 frozen = config.num_layers - config.return_cells
         # The key of the prepared calls: backends depend on it, and the library's objects belong to a thread.
         if sequences is None:
-            steps, batch = input.shape[:2]
+            steps, batch, _ = input.shape
             last = batch
         else:
             steps, batch, last = len(sequences), sequences.batch, sequences[-1]

@@ -25,7 +25,6 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.sized: list[tuple[int, bool]] = []
         self.math = _C.DEFAULT_MATH
 
     def set_math(self, math: int) -> None:
@@ -38,11 +37,6 @@ class Answers:
         reason = "too many" if batch > 64 else "cuDNN is faster" if backend == "cudnn" else ""
         backends = {"backend": BACKENDS[backend], "inference_backend": BACKENDS[backend]}
         return {"supported": batch <= 64, "reason": reason, **backends}
-
-    def temp_space_sizes(self, handle: object, training: bool, batch_sizes: Any) -> tuple[int, int]:
-        rows = batch_sizes.rows
-        self.sized.append((rows, training))
-        return 100 + rows, rows if training else 0
 
 
 def on_a_gpu(dtype: torch.dtype, config: Config = BEST, input_size: int = 3) -> Layer:
@@ -82,18 +76,6 @@ def test_a_faster_backend_is_no_reason_to_warn(layer: Layer) -> None:
 def test_a_batch_size_is_looked_up_once(layer: Layer) -> None:
     warnings_of(layer, 32, 4, 32, 4, 4)
     assert layer.rnn.asked == [(32, _C.DEFAULT_MATH), (4, _C.DEFAULT_MATH)]
-
-
-def test_sizes_of_a_uniform_batch_are_looked_up_once(layer: Layer) -> None:
-    for training in (True, False):
-        call = Call(layer, _C.Sequences.even(3, 4), training)
-        for _ in range(2):
-            assert (call._spaces or call._find_spaces(_C.Handle.cpu(), call.sequences)) == (112, 12 if training else 0)
-    assert layer.rnn.sized == [(12, True), (12, False)]
-    for sizes, found in (([4, 2, 2], (108, 8)), ([4, 4, 2], (110, 10))):
-        call = Call(layer, _C.Sequences([4, 3, 2]), True)
-        for _ in range(2):  # the same first and last batch do not say what lies between
-            assert (call._spaces or call._find_spaces(_C.Handle.cpu(), _C.Sequences(sizes))) == found
 
 
 def test_a_training_step_is_chosen_for_the_precision_of_its_forward_pass(

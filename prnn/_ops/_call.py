@@ -89,10 +89,7 @@ class Call:
     many or, where there are many timesteps, fewer than in the first as well."""
 
     __slots__ = (
-        "_spaces",
-        "_workspace_without_dx",
         "given",
-        "math",
         "ready",
         "sequences",
         "stack",
@@ -102,10 +99,8 @@ class Call:
 
     def __init__(self, stack: Layer, sequences: "_C.Sequences", training: bool, given: Config | None = None) -> None:
         self.stack, self.sequences, self.training, self.given = stack, sequences, training, given or stack.config
-        self.thread, self.math = this_thread.token, stack.math
+        self.thread = this_thread.token
         self.ready: set[Layer] = set()  # the layers of other threads for which make_ready() has run
-        self._spaces: tuple[int, int] | None = None
-        self._workspace_without_dx: int | None = None
 
     def forward(
         self,
@@ -126,7 +121,8 @@ class Call:
         if stack.has_tf32:
             stack.follow_precision()
         rnn, new, training, batch = stack.rnn, input.new_empty, self.training, sequences.batch
-        is_padded, rows = sequences.is_padded, input.shape[:-1]
+        *rows, _ = input.shape
+        is_padded = sequences.is_padded
         hx_address = cx_address = cy_address = reserve_address = scratch_size = 0
         if hx is not None:
             hx_address = (hx := hx.contiguous()).data_ptr()
@@ -150,7 +146,7 @@ class Call:
         if is_padded:
             scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
         else:
-            workspace_size, needed = self._spaces or self._find_spaces(library, sequences)
+            workspace_size, needed = rnn.temp_space_sizes(library, training, sequences)
         workspace = stack.kept_workspace
         if workspace is None or workspace.numel() < scratch_size + workspace_size:
             workspace = stack.workspace(scratch_size + workspace_size, input)
@@ -206,13 +202,6 @@ class Call:
             stack.rnn.set_masks(recurrent_address, zoneout_address, stack.config.zoneout)
         return reset, zoneout, recurrent, seed
 
-    def _find_spaces(self, library: "_C.Handle", sequences: "_C.Sequences") -> tuple[int, int]:
-        """Bytes of the workspace and of the reserve space, which are kept where all sequences have one length."""
-        found = self.stack.rnn.temp_space_sizes(library, self.training, sequences)
-        if sequences[0] == sequences[-1]:
-            self._spaces = found
-        return found
-
     def backward(
         self,
         sequences: "_C.Sequences",
@@ -255,7 +244,10 @@ class Call:
             # The backward pass looks at `cells` no further than whether it is NULL.
             addresses = (int(config.return_cells), 0 if dcells is None else dcells.data_ptr())
             options = self._give_options(library, sequences, options, input, at_reset, *addresses)
-        workspace_size = self._backward_workspace(library, sequences, wanted[0], dcells is not None)
+        if dx is None and config.backend == BACKENDS["cudnn"]:  # which wants room for the input's gradient then
+            workspace_size = rnn.workspace_size(library, sequences)
+        else:
+            workspace_size = rnn.temp_space_sizes(library, True, sequences)[0]
         initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
         at_hx, at_cx, at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
             0 if tensor is None else tensor.data_ptr() for tensor in (hx, cx, dhy, dcy, dx, dhx, dcx, initial, dw)
@@ -285,23 +277,6 @@ class Call:
         if dw is not None:
             rnn.backward_weights(library, sequences, input.data_ptr(), at_initial, y, at_dw, *spaces)
         return dx, dhx, dcx, dw
-
-    def _backward_workspace(
-        self, library: "_C.Handle", sequences: "_C.Sequences", gives_dx: bool, has_dcells: bool
-    ) -> int:
-        """Bytes of the workspace of a backward pass: cuDNN wants room for the input's gradient if it is given none, and
-        other kernels may serve a gradient of cells."""
-        stack = self.stack
-        is_known = self.training and self.math == stack.math and sequences[0] == sequences[-1] and not has_dcells
-        if gives_dx or stack.config.backend != BACKENDS["cudnn"]:
-            if is_known and self._spaces is not None:
-                return self._spaces[0]
-            return stack.rnn.temp_space_sizes(library, True, sequences)[0]
-        if not is_known:
-            return stack.rnn.workspace_size(library, sequences)
-        if self._workspace_without_dx is None:
-            self._workspace_without_dx = stack.rnn.workspace_size(library, sequences)
-        return self._workspace_without_dx
 
     def _initial(self, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
         """The states that the weights' gradients begin with."""

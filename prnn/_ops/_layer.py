@@ -220,9 +220,6 @@ class Layer:
         if not self._has_choice:
             return self.config, self.config
         self.warn_of_backend(handle, sequences)
-        return self._eager_config(handle, sequences, training)
-
-    def _eager_config(self, handle: "_C.Handle", sequences: Sizes, training: bool) -> tuple[Config, Config]:
         plan = self.plan(handle, sequences)
         if training:
             captured = self.training_config(handle, sequences, is_operator=False)

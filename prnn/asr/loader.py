@@ -6,10 +6,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, cycle, islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -17,6 +21,9 @@ from .dataset import Batch, Position, Request
 from .errors import InputError
 from .packed_batch import PackedBatch, Slots
 from .sampler import EpochSampler
+
+_T = TypeVar("_T")
+_Prepared = tuple[Batch, torch.cuda.Event]  # for the stream that waits for the event
 
 PREFETCH = 4  # batches that each process prepares ahead
 _BATCH_BYTES = 2**22
@@ -239,7 +246,7 @@ class BatchLoader:
 
 class Prefetcher:
     """Prepares a loader's batches for training, on a GPU one batch ahead: copies to the device, and the features of
-    samples, run on a stream of their own beside the step before.
+    samples, run on a stream of their own beside the step before; `begin` has a thread send them there.
 
     Args:
         loader: yields the batches.
@@ -247,7 +254,7 @@ class Prefetcher:
         device: of the training, asked for when an iteration begins.
 
     Attributes:
-        waited: seconds that iterations have waited for the loader.
+        waited: seconds that iterations have waited for the loader, or the thread.
     """
 
     def __init__(
@@ -260,43 +267,77 @@ class Prefetcher:
         self._prepare = prepare
         self._device = device
         self._stream: torch.cuda.Stream | None = None
+        self._thread: ThreadPoolExecutor | None = None  # while there is an iteration on a GPU
+        self._following: Future[_Prepared | None] | None = None
+        self._batches: Iterator[Batch] = iter(())
+        self._events: list[torch.cuda.Event] = []  # of batches whose memory the loader does not use again yet
         self.waited = 0.0
 
     def __len__(self) -> int:
         return len(self._loader)
 
+    def begin(self) -> None:
+        """Prepares the batch after the last one that was yielded, in a thread. To be called before what runs long
+        without Python's lock, as autograd's backward pass on a GPU; on a CPU it does nothing."""
+        if self._thread is not None and self._following is None:
+            self._following = self._thread.submit(self._sent, lambda take: take())
+
     def __iter__(self) -> Iterator[Batch]:
         device = self._device()
-        batches = self._waited_for()
+        self._batches = iter(self._loader)
         if device.type != "cuda":
-            yield from (self._prepare(batch, device) for batch in batches)
+            while (batch := self._waited_for(self._next)) is not None:
+                yield self._prepare(batch, device)
             return
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(device)
-        ready: tuple[Batch, torch.cuda.Event] | None = None
-        for batch in batches:
-            with torch.cuda.stream(self._stream):
-                following = self._prepare(batch, device), self._stream.record_event()
-            if ready is not None:
-                yield self._taken(*ready)
-                ready[1].synchronize()  # the loader may use its memory again
-            ready = following
-        if ready is not None:
-            yield self._taken(*ready)
+        self._stream = self._stream or torch.cuda.Stream(device)
+        with ThreadPoolExecutor(1) as self._thread:
+            try:
+                while (prepared := self._prepared()) is not None:
+                    batch, event = prepared
+                    current = torch.cuda.current_stream(device)
+                    current.wait_event(event)
+                    batch.features.record_stream(current)
+                    yield batch
+            finally:
+                self._thread, self._following = None, None
 
-    def _taken(self, batch: Batch, prepared: torch.cuda.Event) -> Batch:
-        """The batch, for computations of the stream that is current now."""
-        current = torch.cuda.current_stream(batch.features.device)
-        current.wait_event(prepared)
-        batch.features.record_stream(current)
-        return batch
+    def _prepared(self) -> _Prepared | None:
+        """What the thread has prepared, or, if it has not begun, what is prepared now; None at the end."""
+        following, self._following = self._following, None
+        return self._sent(self._waited_for) if following is None else self._waited_for(following.result)
 
-    def _waited_for(self) -> Iterator[Batch]:
-        batches = iter(self._loader)
-        while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
+    def _sent(self, taken: Callable[[Callable[[], Batch | None]], Batch | None]) -> _Prepared | None:
+        """Sends the next batch to the device; None at the end. `taken` calls what waits for the loader."""
+        assert self._stream is not None
+        if len(self._events) > 1:
+            self._events.pop(0).synchronize()
+        if (batch := taken(self._next)) is None:
+            return None
+        with torch.cuda.stream(self._stream):
+            prepared = self._prepare(batch, self._stream.device)
+            self._events.append(self._stream.record_event())
+        return prepared, self._events[-1]
+
+    def _next(self) -> Batch | None:
+        return next(self._batches, None)
+
+    def _waited_for(self, take: Callable[[], _T]) -> _T:
+        began = time.perf_counter()
+        try:
+            return take()
+        finally:
             self.waited += time.perf_counter() - began
-            if batch is None:
-                return
-            yield batch
+
+
+class PreparedBesideBackward(Callback):
+    """Prepares the next batch during the backward pass, which is another thread's.
+
+    Args:
+        batches: of the training.
+    """
+
+    def __init__(self, batches: Prefetcher) -> None:
+        self._batches = batches
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        self._batches.begin()

@@ -44,7 +44,7 @@ void take_reserve(prnnHandle_t handle, const CallPlan& plan, Args* args) {
   args->keeps_gates = args->reserveSize >= plan.retained_reserve;
 }
 
-// The same in a backward call that comes after `stage`.
+// Takes the reserve space of a backward call that comes after `stage`, once its header is checked.
 template <class Args>
 void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnProblem& problem, TrainingStage stage,
                          Args* args) {

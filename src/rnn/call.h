@@ -17,8 +17,9 @@ struct CallPlan {
 // Throws NOT_SUPPORTED with the limit that was broken if no backend serves the problem on the handle's device.
 CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem);
 
-// Of the arguments, extras and masks do not count: the problem has them. plan: made for the problem; NULL: it is made
-// here. problem.aligned follows from the arguments, and with unaligned ones another plan than that given runs.
+// Each runs one call. Extras and masks are the problem's; those of the arguments do not count. plan: made for the
+// problem; NULL: it is made here. problem.aligned follows from the arguments, and with unaligned ones another plan than
+// that given runs.
 void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, const prnnRNNForwardArgs_t& args,
                  const CallPlan* plan);
 void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,

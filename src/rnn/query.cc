@@ -115,7 +115,7 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   return info;
 }
 
-// What a plan of a training call on a GPU says. find_backend(problem): what would run it, or a Failure that says why
+// Reports a plan of a training call on a GPU. find_backend(problem): what would run it, or a Failure that says why
 // nothing.
 template <class FindBackend>
 prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem, const RnnPlan& plan,

@@ -16,7 +16,7 @@ struct ForwardDescriptors {
   prnnTensorDescriptor_t hy, cy;
 };
 
-// Either forward function, once its arguments are in two structs.
+// Runs either forward function, whose arguments are in two structs.
 prnnStatus_t forward(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, bool is_training, int seqLength,
                      const ForwardDescriptors& descriptors, const prnnRNNForwardArgs_t& args) {
   return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {

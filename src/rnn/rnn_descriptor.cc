@@ -36,6 +36,15 @@ void require_extras(prnnRNNMode_t mode, const prnnRNNExtras_t& extras, const cha
 
 namespace {
 
+// Runs body(prnnRNNStruct&), which sets a property of a layer, as a C function.
+template <class Body>
+prnnStatus_t set_layer(prnnRNNDescriptor_t rnnDesc, Body&& body) noexcept {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    body(*rnnDesc);
+  });
+}
+
 void require_at_least_one(int value, const char* name) {
   if (value < 1) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be at least 1", name, value);
 }
@@ -113,34 +122,30 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
 }
 
 extern "C" prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_enumerator(backend, {PRNN_PERSISTENT_BACKEND, PRNN_CUDNN_BACKEND, PRNN_BEST_BACKEND}, "backend");
-    rnnDesc->backend = backend;
+    rnn.backend = backend;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_enumerator(
         mType, {PRNN_DEFAULT_MATH, PRNN_TENSOR_OP_MATH, PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION, PRNN_FMA_MATH}, "mType");
-    rnnDesc->layer.tf32 = mType == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
+    rnn.layer.tf32 = mType == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_enumerator(wgradMode, {PRNN_WGRAD_MODE_ADD, PRNN_WGRAD_MODE_SET}, "wgradMode");
-    rnnDesc->wgrad_mode = wgradMode;
+    rnn.wgrad_mode = wgradMode;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int frozenLayers) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
-    RnnProblem& layer = rnnDesc->layer;
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    RnnProblem& layer = rnn.layer;
     if (frozenLayers < 0 || frozenLayers > layer.layers) {
       fail(PRNN_STATUS_BAD_PARAM, "frozenLayers is %d; it must be 0 to numLayers, %d", frozenLayers,
            static_cast<int>(layer.layers));
@@ -151,27 +156,25 @@ extern "C" prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int 
 
 extern "C" prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNPlan_t* forward,
                                        const prnnRNNPlan_t* backward) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_plan(forward, "forward");
     require_plan(backward, "backward");
-    rnnDesc->layer.forward_plan = forward == nullptr ? prnnRNNPlan_t{} : *forward;
-    rnnDesc->layer.backward_plan = backward == nullptr ? prnnRNNPlan_t{} : *backward;
+    rnn.layer.forward_plan = forward == nullptr ? prnnRNNPlan_t{} : *forward;
+    rnn.layer.backward_plan = backward == nullptr ? prnnRNNPlan_t{} : *backward;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     const prnnRNNExtras_t wanted = extras == nullptr ? prnnRNNExtras_t{} : *extras;
-    require_extras(rnnDesc->layer.mode, wanted, "extras");
-    rnnDesc->layer.extras = wanted;
+    require_extras(rnn.layer.mode, wanted, "extras");
+    rnn.layer.extras = wanted;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks) {
-  return guarded(nullptr, [&] {
-    const prnnRNNMode_t mode = require_rnn(rnnDesc).layer.mode;
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    const prnnRNNMode_t mode = rnn.layer.mode;
     const prnnRNNMasks_t wanted = masks == nullptr ? prnnRNNMasks_t{} : *masks;
     const double expectation = wanted.zoneoutExpectation;
     if (!(expectation >= 0 && expectation <= 1)) {
@@ -186,14 +189,14 @@ extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnR
       fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with %s; only PRNN_GRU and PRNN_LSTM have zoneout",
            expectation > 0 ? "zoneoutExpectation" : "zoneout", name_of(mode));
     }
-    rnnDesc->layer.masks = wanted;
+    rnn.layer.masks = wanted;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
-  return guarded(nullptr, [&] {
-    const int hidden = static_cast<int>(require_rnn(rnnDesc).layer.hidden_of_heads());
-    RnnProblem& layer = rnnDesc->layer;
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    RnnProblem& layer = rnn.layer;
+    const int hidden = static_cast<int>(layer.hidden_of_heads());
     if (projSize < 0 || projSize >= hidden) {
       fail(PRNN_STATUS_BAD_PARAM,
            "projSize is %d; it must be 0 (no projection) or lie between 1 and hiddenSize - 1 = %d", projSize,
@@ -212,9 +215,9 @@ extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, in
 }
 
 extern "C" prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads) {
-  return guarded(nullptr, [&] {
-    const int hidden = static_cast<int>(require_rnn(rnnDesc).layer.hidden_of_heads());
-    RnnProblem& layer = rnnDesc->layer;
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    RnnProblem& layer = rnn.layer;
+    const int hidden = static_cast<int>(layer.hidden_of_heads());
     if (heads < 1 || hidden % heads != 0) {
       fail(PRNN_STATUS_BAD_PARAM, "heads is %d; it must be at least 1 and divide hiddenSize, %d", heads, hidden);
     }

@@ -22,7 +22,7 @@ namespace prnn {
 // Throws BAD_PARAM unless the descriptor is alive and prnnSetRNNDescriptor has been called on it.
 const prnnRNNStruct& require_rnn(prnnRNNDescriptor_t rnnDesc);
 
-// The body of a C function of a handle and a layer: body(const prnnRNNStruct&) after both have been checked.
+// Runs body(const prnnRNNStruct&) of a C function with a handle and a layer, after both were checked.
 template <class Body>
 prnnStatus_t with_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, Body&& body) noexcept {
   return guarded(handle, [&] {

@@ -24,7 +24,7 @@ namespace prnn {
 int64_t type_bytes(prnnDataType_t type);
 int64_t padded_hidden(const RnnProblem& problem);  // H rounded up to whole k-tiles
 
-// One of each for the forward and the backward pass.
+// A value for each pass.
 template <class T>
 struct PerPass {
   T forward{}, backward{};
@@ -32,8 +32,9 @@ struct PerPass {
   const T& operator[](Pass pass) const { return pass == Pass::kForward ? forward : backward; }
 };
 
-// How layers of a stack run together in a pass: how many a launch takes at most (layers_of_launch()), and their layout.
-// Where fewer layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one does.
+// Layers of a stack that run together in a pass: how many a launch takes at most (layers_of_launch()), and their
+// layout. Where fewer layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one
+// does.
 struct LayersTogether {
   int layers = 1;       // 1: each layer runs alone
   ResidentShape shape;  // `blocks` and `replicas` are each layer's
