@@ -39,11 +39,10 @@ def encode(model: Any, step: int) -> Tensor:
     return loss
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_losses_and_gradients(autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where two batches' gradients are added up."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    tolerance = 2e-2 if autocast else 1e-4
+    tolerance = 1e-4
     ordinary, graphed = make(), make()
     layers = GraphedLayers(graphed.encoder)
     for step in range(12):
@@ -51,8 +50,7 @@ def test_losses_and_gradients(autocast: bool, monkeypatch: pytest.MonkeyPatch) -
         for model in (ordinary, graphed):
             if step % 4 != 3:
                 model.zero_grad()
-            with torch.autocast("cuda", torch.bfloat16, autocast):
-                loss = encode(model, step)
+            loss = encode(model, step)
             loss.backward()
             losses.append(loss.detach())
         torch.testing.assert_close(losses[1], losses[0], rtol=tolerance, atol=tolerance)
@@ -73,6 +71,15 @@ def test_dropout_differs_from_step_to_step() -> None:
         loss.backward()
         losses.add(loss.item())
     assert len(losses) == 8
+
+
+def test_no_graphs_under_autocast() -> None:
+    model = make()
+    layers = GraphedLayers(model.encoder)
+    for _ in range(2):
+        with torch.autocast("cuda", torch.bfloat16):
+            encode(model, 0).backward()
+    assert not layers.weights
 
 
 def test_gradient_checkpointing_is_refused() -> None:

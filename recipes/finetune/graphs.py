@@ -41,10 +41,7 @@ class _Shape:
         }
 
     def _captured(self, layers: GraphedLayers, call: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
-        # Without autocast's copies of weights, which live no longer than its context.
-        dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-        with torch.autocast("cuda", dtype, enabled, cache_enabled=False):
-            return captured(call, self.gradient.device, layers.memory)
+        return captured(call, self.gradient.device, layers.memory)
 
     def _forward(self, layers: GraphedLayers, index: int) -> Tensor:
         given = {"attention_mask": self.mask, "position_embeddings": self.positions}
@@ -90,8 +87,8 @@ class _Replay(torch.autograd.Function):
 
 class GraphedLayers:
     """Replaces the forward pass of an encoder's layers in training by CUDA graphs, one for each layer and shape of a
-    batch. The first batch of a shape runs without graphs, the second one is captured; beyond 16 shapes batches run
-    without graphs.
+    batch. The first batch of a shape runs without graphs, the second one is captured; beyond 16 shapes, and under
+    autocast, batches run without graphs.
 
     Activations of all shapes share their memory, so do the weights' gradients of all shapes: the backward pass of a
     batch has to come before the forward pass of the next one.
@@ -120,7 +117,8 @@ class GraphedLayers:
     ) -> Tensor:
         layer, mask, positions = self.modules[index], attention_mask, position_embeddings
         shape = None
-        if layer.training and torch.is_grad_enabled() and hidden.is_cuda and positions is not None and not options:
+        is_plain = not options and not torch.is_autocast_enabled("cuda")
+        if layer.training and torch.is_grad_enabled() and hidden.is_cuda and positions is not None and is_plain:
             if getattr(layer, "gradient_checkpointing", False):
                 raise ValueError("gradient_checkpointing is on; CUDA graphs of layers keep all activations")
             shape = self._shape(hidden, mask, positions)
@@ -134,8 +132,7 @@ class GraphedLayers:
 
     def _shape(self, hidden: Tensor, mask: Tensor | None, positions: Tensor) -> _Shape | None:
         """Returns the graphs of a batch, None for one without."""
-        autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        key = hidden.shape, hidden.dtype, mask is None, positions.shape, positions.dtype, autocast
+        key = hidden.shape, hidden.dtype, mask is None, positions.shape, positions.dtype
         found = self._shapes.get(key)
         if found is None and len(self._shapes) < _MOST_SHAPES:
             self._shapes[key] = positions
