@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from prnn._startup import needs_torch
 
-if needs_torch():
+if "__all__" in globals() or needs_torch():  # the former: _Package loads it again
     import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
 
     from prnn import nn

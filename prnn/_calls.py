@@ -25,11 +25,8 @@ from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
-from prnn._ops._torch_private import cuda_current_device as _current_gpu
-from prnn._ops._torch_private import cuda_is_capturing as _is_capturing
 from prnn._own_parameters import OwnParameters, own_parameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
-from prnn._torch_on_cuda import torchs_calls
 
 __all__ = ["ModuleCalls"]
 
@@ -37,6 +34,7 @@ _MOST_SIZES = 256  # entries of a module's table before it starts anew
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
 _is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
+_current_gpu, _is_capturing = torch.cuda.current_device, torch.cuda.is_current_stream_capturing
 _strided, _bool, _float64, _bfloat16 = torch.strided, torch.bool, torch.float64, torch.bfloat16
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -64,7 +62,7 @@ class ModuleCalls:
         self.state_shapes = [*shapes, *shapes]
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
-        self.weights, self.places, self.own, self.torchs = list(weights), None, None, None
+        self.weights, self.places, self.own = list(weights), None, None
         parameters = own_parameters(module)
         if parameters is not None and self._own_kind(parameters):
             self.own = OwnParameters(module, parameters, self.dtype)
@@ -74,12 +72,10 @@ class ModuleCalls:
         # The layer of each of the packed weights.
         self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
         if parameters is not None and self.own is not None:
-            input = first.new_empty(0, self.input_size)
             stack = layer(config, self.dtype, self.input_size, self.device)
+            input = first.new_empty(0, self.input_size)
             if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
                 self.places = Places(self.weights)
-                if self.is_gpu and self.is_plain and config.dropout == 0:
-                    self.torchs = torchs_calls(module, parameters, input, self.weights, config)
 
     def _own_kind(self, parameters: Sequence[Parameter]) -> bool:
         """Whether parameters are of the type and on the device of the first, and lie whole."""
@@ -99,14 +95,9 @@ class ModuleCalls:
     ) -> Any:
         """Output, hy, cy and cells, without elements where there are none, in forward()'s layout. None where arguments
         are wrong, or their tensors not plain ones. states: hx, cx, and those of reset_hx."""
-        if self.is_gpu:
-            if self.torchs is not None and lengths is None and reset is None and not return_cells:
-                results = self.torchs.run_if_faster(module, input, states)
-                if results is not None:
-                    return results
-            if _current_gpu() != self.index:
-                with torch.cuda.device(self.device):
-                    return self.run(module, input, states, lengths, reset, return_cells)
+        if self.is_gpu and _current_gpu() != self.index:
+            with torch.cuda.device(self.device):
+                return self.run(module, input, states, lengths, reset, return_cells)
         own = self.own
         if own is not None:
             weights = self.weights
@@ -128,7 +119,9 @@ class ModuleCalls:
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if input is None or not self._are_mine((input,)):
+        if type(input) not in _PLAIN or input.get_device() != self.index or input.is_cpu is not self.is_cpu:
+            return None
+        if input.layout is not _strided or input.is_nested or input.is_neg():
             return None
         if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
             return None
@@ -153,9 +146,10 @@ class ModuleCalls:
             own_shape: tuple[int, ...] = (batch,)
         elif len(shape) == 3:
             is_time_second = self.batch_first
+            steps, batch, _ = shape
             if is_time_second:
+                steps, batch = batch, steps
                 input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-            steps, batch, _ = input.shape
             own_shape = (batch,)
             if lengths is not None:
                 is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
@@ -201,7 +195,7 @@ class ModuleCalls:
             if reset is not None or return_cells:
                 config = config._replace(has_reset=reset is not None, return_cells=return_cells)
             layout = (batch_sizes, lengths, max_batch, sequences, training, is_cast)
-            if self.is_plain and (reset is None or _options.resets_in_kernels(config, input, batch)):
+            if self.is_plain and (reset is None or self.is_cpu or _options.resets_in_kernels(config, input, batch)):
                 options = NO_OPTIONS
                 if reset is not None or config.dropout > 0:
                     options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None)
@@ -274,7 +268,7 @@ class ModuleCalls:
                 frozen = config.num_layers - config.return_cells
         # The key of the prepared calls: backends depend on it, and the library's objects belong to a thread.
         if sequences is None:
-            steps, batch = input.shape[:2]
+            steps, batch, _ = input.shape
             last = batch
         else:
             steps, batch, last = len(sequences), sequences.batch, sequences[-1]

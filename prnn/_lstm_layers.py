@@ -17,7 +17,7 @@ from prnn._compiler import disable
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import check_not_empty, is_autocast
 from prnn._ops._autocast import are_even, casts_of
-from prnn._ops._handles import DTYPES
+from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import MODES
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
@@ -138,7 +138,8 @@ def _constant_lengths(lengths: Tensor, input: Tensor) -> Tensor:
     if not sequences.is_padded:
         return torch.full((batch,), steps, dtype=torch.int32, device=input.device)
     ones = torch.ones(sequences.rows, 1, dtype=torch.int32, device=input.device)
-    return unpack(sequences, ones, (steps, batch, 1)).sum((0, 2), dtype=torch.int32)
+    places = (sequences.sizes, sequences.order)
+    return unpack(handle(input.device), ones, (steps, batch, 1), *places).sum((0, 2), dtype=torch.int32)
 
 
 def _run_stack(

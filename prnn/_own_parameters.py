@@ -1,4 +1,4 @@
-"""The parameters of a module whose eager calls remember them (_calls.py, _torch_on_cuda.py)."""
+"""The parameters of a module whose eager calls remember them (_calls.py)."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 _LEAST_ADDRESS_SPACE = 1_000_000_000  # bytes
 
 # All commands but `run`, which replaces the process by another program.
-_COMPUTING = ("tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "completion")
+_COMPUTING = ("tokenizer", "train", "transcribe", "evaluate", "export", "info", "selftest", "bench", "completion")
 
 
 def _command_line(argv: Sequence[str], orig_argv: Sequence[str]) -> Sequence[str] | None:

@@ -161,7 +161,7 @@ def _named_groups() -> list[Group]:
         _tests(
             "calls",
             600,
-            *("test_*calls_cuda.py", "test_torch_on_cuda.py", "test_frozen_layers_cuda.py", "test_nn_*cuda.py"),
+            *("test_*calls_cuda.py", "test_frozen_layers_cuda.py", "test_nn_*cuda.py"),
             *("test_nn_transforms.py", "test_sequences.py", "test_transfer.py", "test_binding.py"),
         ),
         _tests("training", 400, "test_training_cuda.py", "test_recognition.py", "test_cli.py"),

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import prnn
 from prnn.asr import compute_features
-from prnn.bench.decode import main
+from prnn.bench.decode import library_call, main, modules
 from prnn.bench.decode_streams import RATE, model_of, recording
+from prnn.transducer.hypothesis import Decoder
+from prnn.transducer.streaming import SearchOptions
+from prnn.transducer.streaming import search as beam_search
 
 
 @pytest.mark.parametrize("options", [[], ["--tdt"], ["--predictor", "stateless", "--beam", "3"]])
@@ -26,6 +30,25 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[
         assert row["symbols"] == found[count, search.replace("libprnn", "steps")]["symbols"]
         assert 1 <= row["symbols"] <= 60
         assert row["us_a_symbol"] > 0
+
+
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+def test_library_call(predictor: str) -> None:
+    """The call that is measured alone searches from the beginning, each time it is made."""
+    sizes = {"classes": 20, "hidden": 16, "joiner": 16, "layers": 1, "predictor": predictor, "tdt": False}
+    parts = modules(Namespace(**sizes), torch.device("cpu"))
+    frames = torch.randn(3, 30, 512)
+    decoder = Decoder.of(*parts, 0, (), None)
+    greedy = library_call(decoder, frames, None)
+    assert greedy is not None
+    wanted = prnn.transducer_search(frames, predictor=parts[0], joiner=parts[1])
+    assert greedy().counts.tolist() == wanted.counts.tolist() == greedy().counts.tolist()
+    with_beam = library_call(decoder, frames, 3)
+    assert with_beam is not None
+    options = SearchOptions.checked("modified", 3, 1)
+    scores = beam_search(decoder, options, frames, torch.full((3,), 30)).scores
+    for _ in range(2):
+        torch.testing.assert_close(with_beam().scores, scores)
 
 
 STREAMS = ["--encoder-layers", "1", "--encoder-hidden", "16", "--classes", "20", "--hidden", "16", "--joiner", "16"]

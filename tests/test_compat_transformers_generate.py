@@ -135,9 +135,23 @@ def test_nemotron(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.calls == 2
 
 
+@pytest.mark.parametrize("durations", [[], [1, 2]], ids=str)
+def test_the_first_steps_alone(durations: list[int]) -> None:
+    features = 2 * torch.randn(3, 11, SIZE)
+    model = Replaced(durations, 0)
+    whole = model.generate(features)
+    longest = whole.sequences.shape[1]
+    for most in (1, 4, longest - 1):
+        found = model.generate(features, max_new_tokens=most, do_sample=False, num_beams=1)
+        assert torch.equal(found.sequences, whole.sequences[:, : most + 1])
+        assert torch.equal(found.durations, whole.durations[:, : most + 1])
+    assert model.calls == 0
+
+
 def test_what_is_generated_by_the_original() -> None:
     features = torch.randn(1, 5, SIZE)
-    for options in ({"max_new_tokens": 3}, {"generation_config": SimpleNamespace()}):
+    others = [{"max_new_tokens": 0}, {"max_length": 3}, {"do_sample": True}, {"num_beams": 2}]
+    for options in (*others, {"generation_config": SimpleNamespace()}):
         model = Replaced([], 0)
         model.generate(features, **options)
         assert model.calls == 1

@@ -431,7 +431,7 @@ def test_those_in_bfloat16_that_are_torchs(cell: str, served: list[bool], monkey
     asked: list[tuple[bool, int, int]] = []
 
     def is_faster(
-        instructions: str, is_autocast: bool, mode: str, training: bool, hidden: int, steps: int, batch: int
+        processor: str, is_autocast: bool, mode: str, training: bool, hidden: int, steps: int, batch: int
     ) -> bool:
         asked.append((training, steps, batch))
         return steps == 4

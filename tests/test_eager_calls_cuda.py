@@ -1,6 +1,7 @@
 """Eager calls of the library on a GPU: the same bits as by the operator, in whatever thread, stream and precision, and
 ready to be captured. test_eager_calls.py has what needs no GPU."""
 
+import copy
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from eager_case import assert_equal, forget, run_first_calls_by_the_operator, ru
 from nn_pairs import flat, make, make_states
 from test_nn_cuda import graph_of, moved, results_of, why_not
 from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import prnn
-from prnn import _C, _calls
+from prnn import _C
 from prnn._calls import ModuleCalls
 from prnn._ops import _layer
 from prnn._ops._call import Call
@@ -44,7 +46,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     monkeypatch.setattr(Call, "forward", spy_forward)
     monkeypatch.setattr(ModuleCalls, "_run", spy_run)
     run_first_calls_by_the_operator(monkeypatch)
-    monkeypatch.setattr(_calls, "torchs_calls", lambda *_: None)  # test_torch_on_cuda.py has them
     return found
 
 
@@ -345,3 +346,32 @@ def test_many_threads_at_once(calls: list[Call]) -> None:
         thread.join()
     assert not wrong
     assert len(calls) == 201
+
+
+def test_captured_in_another_thread() -> None:
+    """Whose handle and layers are its own."""
+    module = prnn.nn.GRU(24, 48, device="cuda", backend="cudnn")
+    x = torch.randn(40, 6, 24, device="cuda")
+    expected = results_of(module, x.clone().requires_grad_())
+    found: list[torch.Tensor] = []
+
+    def run() -> None:
+        # Parameters that no graph of the main thread's stream has.
+        again, y = copy.deepcopy(module), x.clone().requires_grad_()
+        graph, captured = graph_of(lambda: results_of(again, y))
+        graph.replay()
+        torch.cuda.synchronize()
+        found.extend(tensor.clone() for tensor in captured)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_reach_another_process_as_copies_and_torchs() -> None:
+    module = prnn.nn.LSTM(8, 16, 2, device="cuda")
+    reduced = [reduce_tensor(value.clone()) for value in module.state_dict().values()]
+    reduced += [reduce_tensor(parameter.data) for parameter in prnn.convert_back(module).parameters()]
+    assert len(reduced) == 16

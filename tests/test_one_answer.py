@@ -23,8 +23,9 @@ HIDDEN, BATCHES = (64, 256, 512, 640, 1024, 1280, 2048), (1, 2, 4, 8, 16, 24, 32
 STACKS = [(2, 1, False), (3, 1, False), (5, 1, False), (2, 2, False), (3, 1, True)]
 STEPS = (16, 64, 256, 4096)
 SOURCES = [
-    *("src/core/gpu_table.cc", "src/core/status.cc", "src/core/enums.cc"),
-    *("src/rnn/cudnn/select.cc", "tests/c/backend_answers.cc", "tests/c/standin_host_device.cc"),
+    *("src/core/gpu_table.cc", "src/core/status.cc", "src/core/enums.cc", "src/rnn/problem.cc"),
+    *("src/rnn/cudnn/select.cc", "src/rnn/cuda/backend.cc"),
+    *("tests/c/backend_answers.cc", "tests/c/standin_host_device.cc"),
     *(f"src/cudnn_standin/{name}.cc" for name in ("configuration", "decision", "prnn_library")),
 ]
 

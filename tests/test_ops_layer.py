@@ -25,7 +25,6 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.sized: list[tuple[int, bool]] = []
         self.math = _C.DEFAULT_MATH
 
     def set_math(self, math: int) -> None:
@@ -38,11 +37,6 @@ class Answers:
         reason = "too many" if batch > 64 else "cuDNN is faster" if backend == "cudnn" else ""
         backends = {"backend": BACKENDS[backend], "inference_backend": BACKENDS[backend]}
         return {"supported": batch <= 64, "reason": reason, **backends}
-
-    def temp_space_sizes(self, handle: object, training: bool, batch_sizes: Any) -> tuple[int, int]:
-        rows = batch_sizes.rows
-        self.sized.append((rows, training))
-        return 100 + rows, rows if training else 0
 
 
 def on_a_gpu(dtype: torch.dtype, config: Config = BEST, input_size: int = 3) -> Layer:
@@ -82,18 +76,6 @@ def test_a_faster_backend_is_no_reason_to_warn(layer: Layer) -> None:
 def test_a_batch_size_is_looked_up_once(layer: Layer) -> None:
     warnings_of(layer, 32, 4, 32, 4, 4)
     assert layer.rnn.asked == [(32, _C.DEFAULT_MATH), (4, _C.DEFAULT_MATH)]
-
-
-def test_sizes_of_a_uniform_batch_are_looked_up_once(layer: Layer) -> None:
-    for training in (True, False):
-        call = Call(layer, _C.Sequences.even(3, 4), training)
-        for _ in range(2):
-            assert (call._spaces or call._find_spaces(_C.Handle.cpu(), call.sequences)) == (112, 12 if training else 0)
-    assert layer.rnn.sized == [(12, True), (12, False)]
-    for sizes, found in (([4, 2, 2], (108, 8)), ([4, 4, 2], (110, 10))):
-        call = Call(layer, _C.Sequences([4, 3, 2]), True)
-        for _ in range(2):  # the same first and last batch do not say what lies between
-            assert (call._spaces or call._find_spaces(_C.Handle.cpu(), _C.Sequences(sizes))) == found
 
 
 def test_a_training_step_is_chosen_for_the_precision_of_its_forward_pass(
@@ -138,8 +120,7 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
     capturing = False
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     for training in (True, False):
-        assert eager(layer, 32, 8, training) == "persistent (cudnn)"  # which is made ready once a size
-        assert eager(layer, 32, 8, training) == "persistent"
+        assert eager(layer, 32, 8, training) == "persistent (cudnn)"
         assert eager(layer, 4, 8, training) == "persistent"
         assert eager(layer, 32, 9, training) == "cudnn"
     with pytest.warns(UserWarning, match="too many"):
@@ -155,97 +136,6 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
     capturing = True
     assert eager(layer, 32, 8) == "cudnn"
     assert eager(layer, 32, 7, training=False) == "cudnn"
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_a_call_that_is_torchs_is_made_ready_for_captures_too(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[int] = []
-    step = _call._run_step
-
-    def spy(data: Any, weights: Any, sequences: Any, seed: None, config: Config, training: bool) -> None:
-        ran.append(config.backend)
-        step(data, weights, sequences, seed, config, training)
-
-    def eager_config(self: Layer, handle: object, sequences: Any, *, training: bool) -> tuple[Config, Config]:
-        return self.with_backend(BACKENDS["persistent"]), self.with_backend(BACKENDS["cudnn"])
-
-    monkeypatch.setattr(_call, "_run_step", spy)
-    monkeypatch.setattr(Layer, "eager_config", eager_config)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    module = prnn.nn.LSTM(3, 23)
-    given = ((torch.randn(4, 2, 3), None, None), module._packed_weights(), BEST._replace(hidden_size=23), training)
-    for _ in range(2):
-        _call.run_once(*given)
-    assert ran == [BACKENDS[name] for name in ("cudnn", "persistent", "persistent")]
-
-
-def find_torchs(layer: Layer, batch: int, kind: str = "trains", steps: int = 12) -> tuple[bool, bool]:
-    kinds = {"training": kind != "inference", "trains": kind == "trains"}
-    serves = layer.has_torchs_call(_C.Handle.cpu(), steps, batch, **kinds)
-    return serves, serves and layer.is_first("torch", steps, batch, *kinds.values())
-
-
-def test_torchs_operator_runs_what_cudnn_serves(layer: Layer) -> None:
-    for kind in ("trains", "inference"):
-        for steps in (8, 12):
-            assert find_torchs(layer, 16, kind, steps) == (True, True)  # the library's is made ready once a size
-            assert find_torchs(layer, 16, kind, steps) == (True, False)
-            assert find_torchs(layer, 4, kind, steps) == (False, False)
-        with warnings.catch_warnings(record=True):
-            assert find_torchs(layer, 65, kind) == (True, True)
-    layer._set_math(_C.TF32_MATH)
-    assert find_torchs(layer, 16) == (True, True)
-    layer._has_choice = False
-    assert find_torchs(layer, 17) == (False, False)
-    cudnns = Layer(BEST._replace(backend=BACKENDS["cudnn"]), torch.float32, 3, CPU)
-    assert find_torchs(cudnns, 17) == (True, True)
-
-
-def test_torchs_operator_runs_what_has_little_to_do(layer: Layer) -> None:
-    def found(of: Layer, kind: str, *steps: int) -> list[bool]:
-        return [find_torchs(of, 4, kind, count)[0] for count in steps]
-
-    frozen = "trains no weight"
-    assert found(layer, frozen, 128, 129) == [True, False]
-    assert found(layer, "inference", 1, 128) == found(layer, "trains", 1, 128) == [False, False]
-    wide = on_a_gpu(torch.float32, BEST._replace(hidden_size=129))
-    assert found(wide, frozen, 1) == [False]
-    two = on_a_gpu(torch.float32, BEST._replace(num_layers=2))
-    assert found(two, frozen, 64, 65) == [True, False]
-    rnn = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"]))
-    assert found(rnn, frozen, 128, 129) == found(rnn, "trains", 128, 129) == [True, False]
-    assert found(rnn, "inference", 8, 9) == [True, False]
-    both = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"], bidirectional=True, num_layers=2))
-    assert found(both, "trains", 32, 33) == [True, False]
-    assert found(both, "inference", 8, 9) == [True, False]
-
-
-def test_layers_whose_calls_may_be_torchs() -> None:
-    def takes(dtype: torch.dtype = torch.float32, input_size: int = 3, **options: Any) -> tuple[bool, bool]:
-        gru = BEST._replace(mode=MODES["GRU"])
-        return _layer._takes_torchs(gru._replace(**options), dtype, input_size, torch.device("cuda"))
-
-    assert takes() == takes(torch.float64) == takes(mode=MODES["RNN_RELU"], hidden_size=256) == (True, True)
-    assert takes(backend=BACKENDS["cudnn"]) == (True, True)
-    several = [{"num_layers": 2}, {"bidirectional": True}]
-    rnn = {"mode": MODES["RNN_TANH"]}
-    assert {takes(**rnn, **options) for options in several} == {(True, True)}
-    many = [{**rnn, "num_layers": 3}, {**rnn, "num_layers": 2, "bidirectional": True}]
-    assert {takes(**options) for options in ({"mode": MODES["LSTM"]}, *several, *many)} == {(True, False)}
-    never: list[dict[str, Any]] = [
-        {"backend": BACKENDS["persistent"]},
-        {"hidden_size": 257},
-        {"dropout": 0.1},
-        {"zoneout": 0.1},
-        {"mask_kinds": 2},
-        {"heads": 2},
-        {"proj_size": 2, "mode": MODES["LSTM"]},
-        {"return_cells": True},
-        {"has_reset": True},
-    ]
-    assert {takes(**options) for options in never} == {(False, False)}
-    assert takes(torch.float16) == takes(input_size=257) == (False, False)
-    assert _layer._takes_torchs(BEST, torch.float32, 3, CPU) == (False, False)
 
 
 def test_a_reason_is_announced_by_a_call_of_its_own(layer: Layer) -> None:

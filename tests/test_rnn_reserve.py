@@ -14,6 +14,7 @@ from test_rnn_extras import ExtrasCase, extras_of
 from test_rnn_masks import MasksCase, ResetMasksCase, masks_of
 
 import prnn
+from prnn import _C
 from prnn._ops import _layer
 from prnn._ops._call import Call, pack_weights
 
@@ -259,13 +260,12 @@ def test_gradients_are_those_of_the_larger_one(
 ) -> None:
     module, sizes = module_of(cell, layers, **OPTIONS[options]), []
     x = torch.randn(6, 3, 5, dtype=next(module.parameters()).dtype, requires_grad=True)
-    spaces = Call._find_spaces
+    spaces = _C.Rnn.temp_space_sizes
 
-    def larger(self: Call, handle: Any, sequences: Any) -> tuple[int, int]:
-        workspace, reserve = spaces(self, handle, sequences)
-        sizes.append((reserve, self.stack.rnn.reserve_size(handle, sequences)))
-        self._spaces = workspace, sizes[-1][1]
-        return self._spaces
+    def larger(rnn: Any, handle: Any, training: bool, sequences: Any) -> tuple[int, int]:
+        workspace, reserve = spaces(rnn, handle, training, sequences)
+        sizes.append((reserve, rnn.reserve_size(handle, sequences)))
+        return workspace, sizes[-1][1]
 
     def step() -> tuple[torch.Tensor, ...]:
         torch.manual_seed(1)
@@ -274,7 +274,7 @@ def test_gradients_are_those_of_the_larger_one(
 
     small = step()
     vars(module).pop("_calls", None)
-    monkeypatch.setattr(Call, "_find_spaces", larger)
+    monkeypatch.setattr(_C.Rnn, "temp_space_sizes", larger)
     assert_equal(small, step())
     is_smaller = [least < kept for least, kept in sizes]
     assert is_smaller

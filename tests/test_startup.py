@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from prnn import cli
 from prnn._startup import is_computing
 from prnn.cli import main
 
@@ -32,6 +33,7 @@ runpy.run_module("prnn", run_name="__main__")
         ("tokenizer --help", False),
         ("info --help", False),
         ("bench --help", False),
+        ("selftest --help", False),
         ("run --help", False),
         ("completion --help", False),
         ("info --cell gru", True),
@@ -62,6 +64,20 @@ def test_what_only_prints_imports_no_torch(arguments: str, with_torch: bool) -> 
 )
 def test_whether_a_process_computes(argv: list[str], orig_argv: list[str], computes: bool) -> None:
     assert is_computing(argv, orig_argv) is computes
+
+
+def test_all_commands_but_run_compute() -> None:
+    for command in cli._COMMANDS:
+        name = command.__name__.rpartition(".")[2]
+        assert is_computing(["prnn", name], ["python", "prnn", name]) is (name != "run")
+
+
+@pytest.mark.parametrize("argument", ["--version", "run"])
+def test_what_begins_without_torch_has_it_at_its_first_use(argument: str) -> None:
+    program = "import sys, prnn; print('torch' in sys.modules, prnn.ctc_loss.__name__, prnn.nn.LSTM.__name__)"
+    command = [sys.executable, "-c", f"import sys; sys.argv = ['prnn', '{argument}']; {program}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "False ctc_loss LSTM\n", done.stderr
 
 
 @pytest.mark.parametrize(

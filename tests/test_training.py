@@ -23,7 +23,6 @@ from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.data import open_data
 from prnn.asr.dataset import (
-    Batch,
     Position,
     Request,
     UtteranceDataset,
@@ -248,7 +247,7 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
 def test_no_room_for_the_batches_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(batch: Batch) -> None:
+    def full(*_: object) -> None:
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
     monkeypatch.setattr("prnn.asr.loader.PackedBatch", full)
@@ -264,6 +263,18 @@ def test_feature_statistics(dataset: UtteranceDataset) -> None:
     every = torch.cat([dataset.features(index) for index in range(len(dataset))])
     torch.testing.assert_close(mean, every.mean(dim=0), atol=1e-4, rtol=0)
     torch.testing.assert_close(std, every.std(dim=0, correction=0), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("audio", [False, True])
+def test_what_the_statistics_read_is_not_read_again(
+    dataset: UtteranceDataset, audio: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = UtteranceDataset(dataset.utterances, CharTokenizer("abc "), FeatureConfig(), cache_bytes=10**7, audio=audio)
+    sample = list(kept.sample(500))
+    for name in ("load_audio", "load_features"):
+        monkeypatch.setattr(f"prnn.asr.dataset.{name}", None)
+    for index, one in enumerate(sample):
+        assert torch.equal(kept.example(index, 0).features, one)
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1])

@@ -81,10 +81,18 @@ def test_batches_prepared_ahead_are_those_prepared_in_time(tmp_path: Path) -> No
         model.encoder.set_normalization(torch.full((80,), -7.0), torch.ones(80))  # type: ignore[union-attr]
         task = TransducerTask(model, options.features, data.tokenizer, options).to(device)
         features.append([])
-        for batch in Prefetcher(data.loader, task.prepared, lambda: device) if ahead else data.loader:
+        prefetcher = Prefetcher(data.loader, task.prepared, lambda: device)
+        for batch in prefetcher if ahead else data.loader:
+            if len(features[-1]) % 3:
+                prefetcher.begin()
             for _ in range(10):
                 busy = (busy @ busy).clamp(-1, 1)
-            features[-1].append((batch if ahead else task.prepared(batch, device)).features * 2)
+            if not ahead:
+                assert batch.features.is_pinned()
+                batch = task.prepared(batch, device)
+                torch.cuda.synchronize()  # the loader uses its memory again
+            features[-1].append(batch.features * 2)
+        data.close()
     assert len(features[0]) == 16
     assert all(torch.equal(one, two) for one, two in zip(*features, strict=True))
 

@@ -33,7 +33,7 @@ from prnn.asr.evaluation import evaluate
 from prnn.asr.fbank import Fbank
 from prnn.asr.features import FeatureConfig
 from prnn.asr.folder import averaged_checkpoint, best_checkpoint, last_checkpoint
-from prnn.asr.loader import BatchLoader
+from prnn.asr.loader import PREFETCH, BatchLoader
 from prnn.asr.options import TrainingOptions
 from prnn.asr.progress import Progress, ends
 from prnn.asr.sampler import BucketSampler
@@ -351,8 +351,10 @@ def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
         assert bool((workers.features == -7).any())
 
 
-def test_a_batch_comes_as_one_tensor(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the processes that prepare it: each tensor of a message takes a connection to its sender."""
+@pytest.mark.parametrize(("batch_bytes", "fits"), [(2**22, True), (64, False)])
+def test_a_batch_comes_in_a_slot(manifest: Path, batch_bytes: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the processes that prepare it, or, if it is too large, as one tensor: each tensor of a message takes a
+    connection to its sender."""
     utterances, augmentation = read_manifest(manifest), Augmentation(time_warp=10, start_epoch=1)
     dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio=True)
     order = BucketSampler([u.duration for u in utterances], 3, 100.0, seed=5)
@@ -365,10 +367,11 @@ def test_a_batch_comes_as_one_tensor(manifest: Path, monkeypatch: pytest.MonkeyP
         return rebuild(*arguments)
 
     monkeypatch.setattr(reductions, "rebuild_storage_fd", counted)
-    loader = BatchLoader(dataset, order, workers=1)
-    sent, made = list(loader), list(BatchLoader(dataset, order))
-    assert len(made) > 1
-    assert len(received) == len(made)
+    loaders = BatchLoader(dataset, order, workers=1, batch_bytes=batch_bytes), BatchLoader(dataset, order)
+    sent, made = ([batch for _ in range(PREFETCH) for batch in loader] for loader in loaders)
+    assert len(sent) > PREFETCH + 2  # slots have been used again
+    assert len(received) == (0 if fits else len(sent))
+    loaders[0].close()
     for one, two in zip(sent, made, strict=True):
         assert one.masks is not None
         for mine, other in zip((*one[:4], *one.masks), (*two[:4], *two.masks), strict=True):

@@ -76,6 +76,17 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def count_equal_symbols(found: Any, wanted: Any, frames: list[int]) -> int:
+    """How many symbols two outputs of `generate` have in each sequence's own frames, where they must be equal."""
+    symbols = 0
+    for n, count in enumerate(frames):
+        own = int((wanted.durations[n].cumsum(0) - wanted.durations[n] < count).sum())
+        assert torch.equal(found.sequences[n, :own], wanted.sequences[n, :own])
+        assert torch.equal(found.durations[n, :own], wanted.durations[n, :own])
+        symbols += int((wanted.sequences[n, :own] != BLANK).sum())
+    return symbols
+
+
 def check(name: str, reference: dict[str, Any]) -> None:
     given = batch(name)
     model = make(name)
@@ -111,13 +122,15 @@ def check(name: str, reference: dict[str, Any]) -> None:
     wanted = type(model).generate._prnn_original(model, inputs=None, generation_config=None, **features)
     assert type(found) is type(wanted)
     frames = model.get_audio_features(**features, output_attention_mask=True).attention_mask.sum(-1)
-    symbols = 0
-    for n, count in enumerate(frames.tolist()):
-        own = int((wanted.durations[n].cumsum(0) - wanted.durations[n] < count).sum())
-        assert torch.equal(found.sequences[n, :own], wanted.sequences[n, :own])
-        assert torch.equal(found.durations[n, :own], wanted.durations[n, :own])
-        symbols += int((wanted.sequences[n, :own] != BLANK).sum())
-    assert symbols > 3
+    assert count_equal_symbols(found, wanted, frames.tolist()) > 3
+
+    options = {"max_new_tokens": 9, "do_sample": False, "num_beams": 1}
+    model._prepare_generated_length = None  # which the original's loop would call
+    found = model.generate(**features, **options)
+    del model._prepare_generated_length
+    wanted = type(model).generate._prnn_original(model, inputs=None, generation_config=None, **features, **options)
+    assert found.sequences.shape == wanted.sequences.shape
+    assert count_equal_symbols(found, wanted, frames.tolist()) > 0
 
 
 def main() -> None:

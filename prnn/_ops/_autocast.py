@@ -53,7 +53,8 @@ def casts_of(
         return Casts(computed, state, state)
     if mode == MODES["LSTM"] and is_even and proj_size == 0 and torch.backends.mkldnn.enabled and input.numel() > 0:
         is_trained_half = input.dtype == torch.float16 and torch.is_grad_enabled()
-        if not is_trained_half and _onednn_takes(input.dtype):  # torch.nn.LSTM leaves a padded input to it
+        takes = _onednn_takes if torch.compiler.is_compiling() else _find_onednn_takes
+        if not is_trained_half and takes(input.dtype):  # torch.nn.LSTM leaves a padded input to it
             return Casts(computed, dtype, dtype)
     cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
     return Casts(computed, dtype if proj_size > 0 else cell, cell)

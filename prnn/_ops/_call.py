@@ -12,7 +12,7 @@ from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._sequences import pack, sort_states, unpack, unsort_states
 
-__all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare", "run_once"]
+__all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare"]
 
 _BYTE = torch.uint8  # each look-up takes time
 
@@ -61,7 +61,7 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tens
 
 
 def _at_reset(
-    sequences: "_C.Sequences", states: Sequence[Tensor | None], is_new: bool = False
+    library: "_C.Handle", sequences: "_C.Sequences", states: Sequence[Tensor | None], is_new: bool = False
 ) -> tuple[list[int], list[Tensor]]:
     """Addresses of the states of sequences that start anew, the second halves of (2, L D, N, ...), 0 for none; and the
     copies at these addresses where packed data have another order. is_new: of states that a call writes."""
@@ -74,8 +74,7 @@ def _at_reset(
         elif order is None:
             addresses.append(state.data_ptr() + state.nbytes // 2)
         else:
-            own = torch.empty_like(state[1]) if is_new else sort_states(sequences, state[1])
-            assert own is not None
+            own = torch.empty_like(state[1]) if is_new else sort_states(library, sequences, state[1])
             copies.append(own)
             addresses.append(own.data_ptr())
     return addresses, copies
@@ -90,10 +89,7 @@ class Call:
     many or, where there are many timesteps, fewer than in the first as well."""
 
     __slots__ = (
-        "_spaces",
-        "_workspace_without_dx",
         "given",
-        "math",
         "ready",
         "sequences",
         "stack",
@@ -103,10 +99,8 @@ class Call:
 
     def __init__(self, stack: Layer, sequences: "_C.Sequences", training: bool, given: Config | None = None) -> None:
         self.stack, self.sequences, self.training, self.given = stack, sequences, training, given or stack.config
-        self.thread, self.math = this_thread.token, stack.math
+        self.thread = this_thread.token
         self.ready: set[Layer] = set()  # the layers of other threads for which make_ready() has run
-        self._spaces: tuple[int, int] | None = None
-        self._workspace_without_dx: int | None = None
 
     def forward(
         self,
@@ -127,7 +121,8 @@ class Call:
         if stack.has_tf32:
             stack.follow_precision()
         rnn, new, training, batch = stack.rnn, input.new_empty, self.training, sequences.batch
-        is_padded, rows = sequences.is_padded, input.shape[:-1]
+        *rows, _ = input.shape
+        is_padded = sequences.is_padded
         hx_address = cx_address = cy_address = reserve_address = scratch_size = 0
         if hx is not None:
             hx_address = (hx := hx.contiguous()).data_ptr()
@@ -143,15 +138,15 @@ class Call:
                 cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))
             at_reset: Sequence[int] = ()
             if stack.config.has_reset:
-                at_reset, _copies = _at_reset(sequences, (hx, cx))
+                at_reset, _copies = _at_reset(library, sequences, (hx, cx))
             cells_address = 0 if cells is None else cells.data_ptr()
-            options = self._give_options(sequences, options, input, at_reset, cells_address)
+            options = self._give_options(library, sequences, options, input, at_reset, cells_address)
         if (seed := options[3]) is not None:
             stack.seed_dropout(library, seed)
         if is_padded:
             scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
         else:
-            workspace_size, needed = self._spaces or self._find_spaces(library, sequences)
+            workspace_size, needed = rnn.temp_space_sizes(library, training, sequences)
         workspace = stack.kept_workspace
         if workspace is None or workspace.numel() < scratch_size + workspace_size:
             workspace = stack.workspace(scratch_size + workspace_size, input)
@@ -168,7 +163,7 @@ class Call:
             x = (input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize)
             rnn.forward_padded(library, sequences, *x, *states, *results, address, *rest)
             if cells is not None:
-                cells = unpack(sequences, cells, (*rows, stack.cells_size))
+                cells = unpack(library, cells, (*rows, stack.cells_size), sequences.sizes, sequences.order)
         else:
             input = input.contiguous()
             rnn.forward(library, sequences, input.data_ptr(), *states, *results, *rest)
@@ -176,6 +171,7 @@ class Call:
 
     def _give_options(
         self,
+        library: "_C.Handle",
         sequences: "_C.Sequences",
         options: Options,
         input: Tensor,
@@ -189,9 +185,10 @@ class Call:
         at_reset, cells, dcells: addresses, of hx and cx at resets and in a backward pass of their gradients."""
         stack, (reset, zoneout, recurrent, seed) = self.stack, options
         if sequences.is_padded:
-            reset = None if reset is None else pack(sequences, reset.unsqueeze(-1))
-            zoneout = None if zoneout is None else pack(sequences, zoneout)
-            recurrent = sort_states(sequences, recurrent)
+            sizes, order = sequences.sizes, sequences.order
+            reset = None if reset is None else pack(library, reset.unsqueeze(-1), sizes, order)
+            zoneout = None if zoneout is None else pack(library, zoneout, sizes, order)
+            recurrent = None if recurrent is None else sort_states(library, sequences, recurrent)
         if stack.has_extras:
             reset = None if reset is None else reset.contiguous()
             reset_address = 0 if reset is None else reset.data_ptr()
@@ -204,13 +201,6 @@ class Call:
             recurrent_address = 0 if recurrent is None else recurrent.data_ptr()
             stack.rnn.set_masks(recurrent_address, zoneout_address, stack.config.zoneout)
         return reset, zoneout, recurrent, seed
-
-    def _find_spaces(self, library: "_C.Handle", sequences: "_C.Sequences") -> tuple[int, int]:
-        """Bytes of the workspace and of the reserve space, which are kept where all sequences have one length."""
-        found = self.stack.rnn.temp_space_sizes(library, self.training, sequences)
-        if sequences[0] == sequences[-1]:
-            self._spaces = found
-        return found
 
     def backward(
         self,
@@ -245,14 +235,19 @@ class Call:
         if stack.has_extras or stack.has_masks:
             at_reset: Sequence[int] = ()
             if config.has_reset:
-                at_reset, _copies = _at_reset(sequences, (hx, cx))
-                d_at_reset, d_copies = _at_reset(sequences, (dhx, dcx), is_new=True)
+                at_reset, _copies = _at_reset(library, sequences, (hx, cx))
+                d_at_reset, d_copies = _at_reset(library, sequences, (dhx, dcx), is_new=True)
                 at_reset = (*at_reset, *d_at_reset)
-            dcells = pack(sequences, dcells) if config.return_cells and dcells is not None else None
+            if dcells is not None:
+                sizes, order = sequences.sizes, sequences.order
+                dcells = pack(library, dcells, sizes, order) if is_padded else dcells.contiguous()
             # The backward pass looks at `cells` no further than whether it is NULL.
             addresses = (int(config.return_cells), 0 if dcells is None else dcells.data_ptr())
-            options = self._give_options(sequences, options, input, at_reset, *addresses)
-        workspace_size = self._backward_workspace(library, sequences, wanted[0], dcells is not None)
+            options = self._give_options(library, sequences, options, input, at_reset, *addresses)
+        if dx is None and config.backend == BACKENDS["cudnn"]:  # which wants room for the input's gradient then
+            workspace_size = rnn.workspace_size(library, sequences)
+        else:
+            workspace_size = rnn.temp_space_sizes(library, True, sequences)[0]
         initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
         at_hx, at_cx, at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
             0 if tensor is None else tensor.data_ptr() for tensor in (hx, cx, dhy, dcy, dx, dhx, dcx, initial, dw)
@@ -271,9 +266,7 @@ class Call:
             )
             at_resets = [state for state in (dhx, dcx) if state is not None and state.dim() == 4]
             for gradient, own in zip(at_resets, d_copies, strict=False):
-                back = unsort_states(sequences, own)
-                assert back is not None
-                gradient[1] = back
+                gradient[1] = unsort_states(library, sequences, own)
             return dx, dhx, dcx, dw
         dy, input = dy.contiguous(), input.contiguous()
         workspace = stack.workspace(workspace_size, input)
@@ -284,23 +277,6 @@ class Call:
         if dw is not None:
             rnn.backward_weights(library, sequences, input.data_ptr(), at_initial, y, at_dw, *spaces)
         return dx, dhx, dcx, dw
-
-    def _backward_workspace(
-        self, library: "_C.Handle", sequences: "_C.Sequences", gives_dx: bool, has_dcells: bool
-    ) -> int:
-        """Bytes of the workspace of a backward pass: cuDNN wants room for the input's gradient if it is given none, and
-        other kernels may serve a gradient of cells."""
-        stack = self.stack
-        is_known = self.training and self.math == stack.math and sequences[0] == sequences[-1] and not has_dcells
-        if gives_dx or stack.config.backend != BACKENDS["cudnn"]:
-            if is_known and self._spaces is not None:
-                return self._spaces[0]
-            return stack.rnn.temp_space_sizes(library, True, sequences)[0]
-        if not is_known:
-            return stack.rnn.workspace_size(library, sequences)
-        if self._workspace_without_dx is None:
-            self._workspace_without_dx = stack.rnn.workspace_size(library, sequences)
-        return self._workspace_without_dx
 
     def _initial(self, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
         """The states that the weights' gradients begin with."""
@@ -359,13 +335,9 @@ def _ready_config(stack: Layer, sequences: "_C.Sequences", run: Any, training: b
     """The configuration of an eager call. The first call of a size in a thread runs the one of captured calls, too, if
     that is another: so that a capture finds it ready."""
     config, captured = stack.eager_config(handle(stack.device), sequences, training=training)
-    if config == captured:
+    if config == captured or torch.cuda.is_current_stream_capturing():
         return captured
-    if torch.cuda.is_current_stream_capturing():
-        stack.is_first(len(sequences), sequences[0], sequences[-1], training)
-        return captured
-    if stack.is_first(len(sequences), sequences[0], sequences[-1], training):
-        run(captured)
+    run(captured)
     return config
 
 
@@ -391,16 +363,6 @@ def _run_step(
         y, _, _, reserve, _ = call.forward(packed, (x, hx, cx), first, options)
         if reserve is not None:
             call.backward(packed, (y, None, None, None), (x, hx, cx), first, NO_OPTIONS, y, reserve, [True] * 4)
-
-
-def run_once(data: Data, weights: Sequence[Tensor], config: Config, training: bool) -> None:
-    """An eager call and a captured one, and in training their backward passes, for what they leave ready: with input
-    (T, N, I) and states."""
-    input = data[0]
-    sequences = _C.Sequences.even(*input.shape[:2])
-    stack = layer(config, input.dtype, input.size(-1), input.device)
-    call = prepare(stack, sequences, data, weights, None, training)
-    _run_step(data, weights, sequences, None, call.stack.config, training)
 
 
 def make_ready(call: Call, sequences: "_C.Sequences", data: Data, weights: Sequence[Tensor], stack: Layer) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
-from prnn._ops._torch_private import cuda_current_device, cuda_current_stream
+from prnn._ops._torch_private import cuda_current_stream
 
 DTYPES = {
     torch.float32: _C.FLOAT,
@@ -121,11 +121,11 @@ def require_proven(kernels: str, device: torch.device, dtype: torch.dtype) -> No
 
 def is_elsewhere(tensor: Tensor) -> bool:
     """Whether the tensor is on a GPU that is not the current one."""
-    return tensor.is_cuda and tensor.get_device() != cuda_current_device()
+    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Makes the tensor's GPU the current one; nothing for a tensor on the CPU or on the GPU that is current."""
-    if not tensor.is_cuda or tensor.get_device() == cuda_current_device():
+    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device_of(tensor)

@@ -38,10 +38,6 @@ _EAGER_STEPS, _EAGER_BATCH, _EAGER_WIDTH = 8, 64, 256
 EXACT_STEPS = _EAGER_STEPS  # of more, the sequences of the last timestep do not matter: whether there are fewer does
 _EAGER_RNN_STEPS = 2
 
-# Limits for a layer whose calls torch's operator may serve: timesteps of all layers and directions up to which the
-# host's time counts alone; and units of gated cells, of which more take cuDNN several times as long.
-_EAGER_WORK, _EAGER_UNITS = 128, 128
-
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
 
@@ -127,9 +123,7 @@ class Layer:
         self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"] and not is_slstm
         self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
         self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
-        self.takes_torchs = _takes_torchs(config, dtype, input_size, device)
         self._plans: dict[SizeKey, dict[str, Any]] = {}
-        self._ready: set[tuple[Any, ...]] = set()  # sizes of which captured calls find all that they need
         self._bounds: tuple[int, int, int, bool] | None = None
         self.has_tf32 = device.type == "cuda" and dtype == torch.float32
         self.math = _C.DEFAULT_MATH
@@ -226,9 +220,6 @@ class Layer:
         if not self._has_choice:
             return self.config, self.config
         self.warn_of_backend(handle, sequences)
-        return self._eager_config(handle, sequences, training)
-
-    def _eager_config(self, handle: "_C.Handle", sequences: Sizes, training: bool) -> tuple[Config, Config]:
         plan = self.plan(handle, sequences)
         if training:
             captured = self.training_config(handle, sequences, is_operator=False)
@@ -237,33 +228,6 @@ class Layer:
         most_steps = _EAGER_STEPS if training or self._is_gated else _EAGER_RNN_STEPS
         serves = self.is_small and len(sequences) <= most_steps and sequences[0] <= _EAGER_BATCH
         return self.with_backend(BACKENDS["persistent"]) if serves and plan["supported"] else captured, captured
-
-    def is_first(self, *size: Any) -> bool:
-        """Whether this is the first time that the layer is asked for a size, in this precision."""
-        size = (*size, self.math)
-        if size in self._ready:
-            return False
-        if len(self._ready) >= _CACHE_LIMIT:
-            self._ready.clear()
-        self._ready.add(size)
-        return True
-
-    def has_torchs_call(self, handle: "_C.Handle", steps: int, batch: int, *, training: bool, trains: bool) -> bool:
-        """Whether an eager call of a layer that takes_torchs is torch's operator's. training: with gradients; trains:
-        with some weight's, too.
-
-        Such are calls that cuDNN serves in graphs; and calls that have so little to do that the host's time counts
-        alone: those of RNNs, and those of gated cells with gradients, but for weights'."""
-        sequences = [batch] * steps
-        self.warn_of_backend(handle, sequences)
-        is_light = training and not trains and self.hidden_size <= _EAGER_UNITS if self._is_gated else True
-        most = (_EAGER_WORK if training else _EAGER_STEPS) if is_light else 0
-        if not self._has_choice:
-            return self.config.backend == BACKENDS["cudnn"]
-        if steps * (self.states if training else 1) <= most:
-            return True
-        captured = self._eager_config(handle, sequences, training)[1]
-        return captured.backend == BACKENDS["cudnn"] or captured is self.config
 
     def measured_config(
         self,
@@ -363,18 +327,6 @@ class Layer:
         one, two_steps, two_batches = (self.rnn.reserve_size(library, batch) for batch in sizes)
         by_rows, by_batch = two_steps - one, two_batches - two_steps
         return one - by_rows - by_batch, by_rows, by_batch
-
-
-def _takes_torchs(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> tuple[bool, bool]:
-    """Whether calls of a layer that cuDNN serves may be torch's operator's, without gradients of weights and with them:
-    small layers. torch's node asks cuDNN for each matrix's place, with many of which it takes longer than prnn's."""
-    is_plain = device.type == "cuda" and config.backend != BACKENDS["persistent"]
-    is_plain &= dtype in (torch.float32, torch.float64) and max(config.hidden_size, input_size) <= _EAGER_WIDTH
-    is_plain &= config.dropout == 0 and config.zoneout == 0 and config.mask_kinds == 0 and config.heads == 1
-    is_plain &= config.proj_size == 0 and not config.return_cells and not config.has_reset
-    most = {MODES["LSTM"]: 0, MODES["GRU"]: 1, MODES["RNN_TANH"]: 2, MODES["RNN_RELU"]: 2}.get(config.mode, -1)
-    is_plain &= most >= 0
-    return is_plain, is_plain and config.num_layers * (2 if config.bidirectional else 1) <= most
 
 
 def _make_room(cache: dict[Any, Any]) -> None:

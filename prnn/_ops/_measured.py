@@ -8,11 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from prnn._errors import NotSupportedError
-from prnn._ops._torch_private import cudnn_benchmark
 
 __all__ = ["ALONE", "Turn", "choice_of", "choose", "is_benchmark", "measure", "replay_time"]
 
-is_benchmark: Callable[[], bool] = cudnn_benchmark
+
+def is_benchmark() -> bool:
+    """torch's switch."""
+    return bool(torch.backends.cudnn.benchmark)
+
 
 Turn = AbstractContextManager[object]  # held while the GPU works for a process
 ALONE: Turn = nullcontext()

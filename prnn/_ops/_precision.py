@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from prnn._ops._torch_private import fp32_precision as _fp32_precision
-
 __all__ = ["allows_tf32_matmul", "allows_tf32_rnn"]
 
 
 # A look-up through torch.backends, the only one that torch.compile can trace, takes microseconds in every call.
 _is_compiling = torch.compiler.is_compiling
+_rnn: Any = getattr(torch.backends.cudnn, "rnn", None)
+_has_newer = hasattr(_rnn, "fp32_precision")  # since torch 2.9
 
 
 def allows_tf32_matmul() -> bool:
@@ -28,8 +28,8 @@ def allows_tf32_matmul() -> bool:
 def allows_tf32_rnn() -> bool:
     """Whether torch has cuDNN make the products of float32 recurrent layers in tf32 (torch.backends.cudnn.rnn; by
     default it has)."""
-    if _fp32_precision is not None and not _is_compiling():
-        return bool(_fp32_precision("cuda", "rnn") == "tf32")
+    if _has_newer and not _is_compiling():
+        return bool(_rnn.fp32_precision == "tf32")
     cudnn: Any = torch.backends.cudnn
     if not hasattr(cudnn, "rnn"):
         return bool(cudnn.allow_tf32)

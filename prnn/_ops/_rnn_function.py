@@ -98,8 +98,9 @@ class EagerCall(NamedTuple):
             reset, zoneout, recurrent, seed, *weights = weights
         call, sequences, data = self.call, self.sequences, (input, hx, cx)
         if call.thread is not this_thread.token:
-            config, stack = call.stack.config, call.stack
-            stack = layer(config, stack.dtype, stack.input_size, stack.device)
+            stack = call.stack
+            stack = layer(stack.config, stack.dtype, stack.input_size, stack.device)
+            make_ready(call, sequences, data, weights, stack)
             call = Call(stack, sequences, True, call.given)
         stack, packed, layouts, dtypes = call.stack, None, None, None
         if ctx.before_casts is not None:
@@ -113,8 +114,6 @@ class EagerCall(NamedTuple):
                     packed = weights[0]
             if packed is None:
                 packed = pack_weights(weights, stack, input)
-            if call.given is not stack.config:
-                make_ready(self.call, sequences, data, weights, stack)
             if ctx.later_reserve is not None:
                 reserve = ctx.later_reserve
             elif ctx.has_run and stack.spends_reserve(handle(stack.device), sequences, reserve.numel()):

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prnn._C import Sequences, pack_sequences, unpack_sequences
-from prnn._ops._handles import handle
+from prnn._C import Handle, Sequences, pack_sequences, unpack_sequences
 
 __all__ = [
     "pack",
@@ -80,49 +79,39 @@ def sequences_of_lengths(lengths: Any, steps: int, batch: int) -> Sequences | No
     return None
 
 
-def pack(sequences: Sequences, padded: Tensor) -> Tensor:
-    """(T, N, width), of any dtype, as (rows, width), where the sequences differ in length; else contiguous."""
-    if not sequences.is_padded:
-        return padded.contiguous()
-    return _packed(padded, sequences.sizes, sequences.order)
-
-
-def unpack(sequences: Sequences, packed: Tensor, shape: Sequence[int]) -> Tensor:
-    """pack()'s result as a padded tensor of `shape`, with zeros beyond each length."""
-    return _padded(packed, shape, sequences.sizes, sequences.order) if sequences.is_padded else packed
-
-
-def sort_states(sequences: Sequences, states: Tensor | None) -> Tensor | None:
-    """(..., N, width) with the sequences from long to short."""
-    if states is None or sequences.order is None:
-        return None if states is None else states.contiguous()
-    by_layer = states.flatten(0, -3)
-    return _packed(by_layer, [sequences.batch] * by_layer.size(0), sequences.order).view(states.shape)
-
-
-def unsort_states(sequences: Sequences, states: Tensor | None) -> Tensor | None:
-    """sort_states()'s result in the caller's order."""
-    if states is None or sequences.order is None:
-        return states
-    by_layer = states.flatten(0, -3)
-    sizes = [sequences.batch] * by_layer.size(0)
-    return _padded(by_layer, by_layer.shape, sizes, sequences.order).view(states.shape)
-
-
-def _packed(padded: Tensor, sizes: list[int], order: list[int] | None) -> Tensor:
+def pack(library: Handle, padded: Tensor, sizes: list[int], order: list[int] | None) -> Tensor:
+    """(T, N, width), of any dtype, as (rows, width). sizes: the sequences of each timestep; order: from long to short,
+    None where they lie so."""
     width, itemsize = padded.size(-1), padded.itemsize
     if padded.stride(-1) != 1:
         padded = padded.contiguous()
     packed = padded.new_empty(sum(sizes), width)
     strides = padded.stride(0) * itemsize, padded.stride(1) * itemsize
-    addresses = padded.data_ptr(), *strides, packed.data_ptr()
-    pack_sequences(handle(padded.device), sizes, order, width * itemsize, *addresses)
+    pack_sequences(library, sizes, order, width * itemsize, padded.data_ptr(), *strides, packed.data_ptr())
     return packed
 
 
-def _padded(packed: Tensor, shape: Sequence[int], sizes: list[int], order: list[int] | None) -> Tensor:
+def unpack(library: Handle, packed: Tensor, shape: Sequence[int], sizes: list[int], order: list[int] | None) -> Tensor:
+    """pack()'s result as a padded tensor of `shape`, with zeros beyond each length."""
     steps, batch, width = shape
     padded, row = packed.new_empty(shape), width * packed.itemsize
     addresses = packed.data_ptr(), padded.data_ptr()
-    unpack_sequences(handle(packed.device), sizes, order, row, *addresses, steps, batch * row, row)
+    unpack_sequences(library, sizes, order, row, *addresses, steps, batch * row, row)
     return padded
+
+
+def sort_states(library: Handle, sequences: Sequences, states: Tensor) -> Tensor:
+    """(..., N, width) with the sequences from long to short, contiguous."""
+    if sequences.order is None:
+        return states.contiguous()
+    by_layer = states.flatten(0, -3)
+    return pack(library, by_layer, [sequences.batch] * by_layer.size(0), sequences.order).view(states.shape)
+
+
+def unsort_states(library: Handle, sequences: Sequences, states: Tensor) -> Tensor:
+    """sort_states()'s result in the caller's order."""
+    if sequences.order is None:
+        return states
+    by_layer = states.flatten(0, -3)
+    sizes = [sequences.batch] * by_layer.size(0)
+    return unpack(library, by_layer, by_layer.shape, sizes, sequences.order).view(states.shape)

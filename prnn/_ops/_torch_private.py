@@ -15,16 +15,10 @@ __all__ = [
     "add_batch_dim",
     "assert_async",
     "below_autograd",
-    "cuda_current_device",
     "cuda_current_stream",
-    "cuda_is_capturing",
-    "cudnn_benchmark",
-    "cudnn_enabled",
-    "cudnn_rnn",
     "disable_dynamo",
     "enable_single_level_autograd_function",
     "forward_mode_is_on",
-    "fp32_precision",
     "in_functorch",
     "is_batched",
     "is_undisturbed",
@@ -38,19 +32,15 @@ below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 # Observers of a call besides its caller: dispatch modes (fake tensors), transforms of torch.func, torch.jit.trace.
 in_functorch: Any = torch._C._are_functorch_transforms_active  # which torch.compile knows, from torch 2.6 on
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
-_jit_trace: Any = torch._C._get_tracing_state
-_is_compiling = torch.compiler.is_compiling
+_is_compiling: Any = torch.compiler.is_compiling
+_is_jit_trace: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
 def is_undisturbed() -> bool:
     """Whether there is no torch.compile, fake tensor or other dispatch mode, functorch transform, dual level of
     forward-mode derivatives or jit trace."""
     return not (
-        _is_compiling()
-        or _dispatch_modes()
-        or in_functorch()
-        or forward_ad._current_level >= 0
-        or _jit_trace() is not None
+        _is_compiling() or _dispatch_modes() or in_functorch() or forward_ad._current_level >= 0 or _is_jit_trace()
     )
 
 
@@ -68,16 +58,8 @@ def forward_mode_is_on() -> bool:
     return forward_ad._current_level >= 0
 
 
-# torch.cuda's functions and torch.backends' properties take up to ten times as long.
-cuda_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+# torch.cuda.current_stream() makes an object, which takes ten times as long.
 cuda_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-cuda_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
-cudnn_benchmark: Any = torch._C._get_cudnn_benchmark
-cudnn_enabled: Any = torch._C._get_cudnn_enabled
-fp32_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # since torch 2.9
-
-# cuDNN's layers with weights that lie packed; torch.lstm and its like would pack them anew.
-cudnn_rnn: Any = torch._cudnn_rnn
 
 # A check of values in a compiled function that does not wait for them.
 assert_async: Any = torch._assert_async

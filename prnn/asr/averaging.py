@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor
 
@@ -23,6 +25,25 @@ class MovingAverage(EMAWeightAveraging):
 
     def __init__(self, decay: float) -> None:
         super().__init__(decay=decay, use_buffers=False)  # mean and deviation of the features stay what they are
+        self._decay = decay
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Updates the average after a step. That of `AveragedModel` waits for the GPU to read its counter, and sends it
+        an operation for each weight."""
+        if trainer.global_step <= self._latest_update_step:
+            return
+        assert self._average_model is not None
+        averaged, weights = (
+            [weight.detach() for weight in module.parameters()] for module in (self._average_model.module, pl_module)
+        )
+        if self._latest_update_step:
+            torch._foreach_lerp_(averaged, weights, 1 - self._decay)
+        else:
+            torch._foreach_copy_(averaged, weights)
+        self._average_model.n_averaged += 1
+        self._latest_update_step = trainer.global_step
 
     @contextmanager
     def in_place_of(self, module: lightning.LightningModule) -> Iterator[None]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .cuts import CutDataset
 
 _SAMPLED = 500  # utterances for the statistics of features
+_MOST_BYTES = 2**26  # of the memory kept for a batch that a worker prepares; larger batches take their own
 
 
 @dataclass
@@ -48,7 +49,7 @@ class TrainingData:
         notes: sentences on what was left out, and what is unusual in the training manifest.
         words: whether words are written apart in the validation texts (`has_words`).
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
-        sample: samples, or stored features, of this process's share of about 500 training utterances.
+        sample: samples or features of this process's share of about 500 training utterances.
         rates: the sample rates of these utterances' recordings, in hertz, from their headers.
         shown: the first validation utterances, so many of them, for the log.
     """
@@ -146,15 +147,26 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
         InputError: a manifest, a text, a tokenizer or a folder of the augmentation cannot be used.
     """
     train = (_train_cuts if are_cuts(options.manifest) and not options.also else _train_utterances)(options, process)
-    pinned = options.accelerator != "cpu" and torch.cuda.is_available()
+    on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
     valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
-    loader = BatchLoader(train.dataset, train.sampler, options.workers, process, options.processes, pinned)
+    size = batch_bytes(options)
+    loader = BatchLoader(train.dataset, train.sampler, options.workers, process, options.processes, on_gpu, size)
     own = valid.batches[process :: options.processes]
-    valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
+    valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, size)
     return TrainingData(
         train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours,
         train.trained_on, train.notes, valid.words, valid.unknown, train.sample, train.rates, valid.shown,
     )  # fmt: skip
+
+
+def batch_bytes(options: TrainingOptions) -> int:
+    """Bytes of the largest batch of utterances that are no longer than `batch_seconds`, or `_MOST_BYTES`."""
+    features, augmentation = options.features, options.augmentation
+    samples = features.sample_rate * features.frame_shift_ms / 1000
+    of_frame = 4 * (samples if options.features_on == "device" else features.num_mel_bins)
+    of_frame += 9 if augmentation.time_warp else 1  # masks
+    frames = options.batch_seconds / min(1.0, *augmentation.speeds) * 1000 / features.frame_shift_ms
+    return min(_MOST_BYTES, int(1.1 * frames * of_frame) + 2**18)  # and symbols, and what is drawn for an utterance
 
 
 def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
 _MOST_THREADS = 8  # that read a batch's recordings and compute their features, where no other process does
+_TOGETHER = 32  # utterances of a sample that are read at once
 _ROUNDING = 64  # samples that a resampled recording may have beyond its duration
 _MISSING = 0.5  # seconds by which a recording may be shorter than its manifest says: decoders pad MP3 differently
 
@@ -248,10 +249,12 @@ class UtteranceDataset:
         examples = [self._example(found, index, epoch) for found, index in zip(loaded, request.items, strict=True)]
         return collate(examples)._replace(after=request.after)
 
-    def sample(self, most: int, process: int = 0, processes: int = 1) -> Iterable[Tensor]:
-        """Samples (S,) of the utterances that are `sampled`."""
+    def sample(self, most: int, process: int = 0, processes: int = 1) -> Iterator[Tensor]:
+        """Yields the samples (S,) of the utterances that are `sampled`, or their features (T, bins) where batches are
+        made of these as they are. The cache keeps them for the training."""
         chosen = self.sampled(most, process, processes)
-        return (load_audio(self.utterances[index], self.config) for index in chosen)
+        for first in range(0, len(chosen), _TOGETHER):
+            yield from self._loaded(chosen[first : first + _TOGETHER])
 
     def sampled(self, most: int, process: int = 0, processes: int = 1) -> range:
         """About so many utterances, evenly chosen, by number; of these, the share of one of several processes."""

@@ -26,6 +26,7 @@ class _Sums:
 
 class Learning:
     """Sums of a training's losses, and counts of its symbols. Nothing waits for a GPU but `stuck`, when it looks.
+    Losses are added up when they are asked for, or `_WINDOW` are there: most steps send no work to a GPU for them.
 
     Args:
         options: of the training.
@@ -36,6 +37,8 @@ class Learning:
         self._options = options
         self._counts = torch.zeros(vocab_size, dtype=torch.int64, device="cpu")
         self._window, self._since = _Sums(), _Sums()
+        self._losses: list[Tensor] = []  # of batches that the sums lack: the transducer's and CTC's, in turn
+        self._sizes: list[int] = []  # utterances of these batches
         self._learnt: tuple[int, float] | None = None  # the last look at which it was below guessing, and the loss then
 
     def add(self, parts: LossParts, batch: Batch, frames: Tensor) -> None:
@@ -43,14 +46,27 @@ class Learning:
         encoder, on the CPU."""
         real = torch.arange(batch.targets.shape[1], device="cpu") < batch.target_lengths[:, None]
         self._counts += batch.targets[real].bincount(minlength=len(self._counts))
-        losses = torch.stack([parts.transducer, parts.transducer if parts.ctc is None else parts.ctc]).detach().double()
+        ctc = parts.transducer if parts.ctc is None else parts.ctc
+        self._losses += [parts.transducer.detach(), ctc.detach()]
         spelled = torch.ones_like(frames, dtype=torch.bool) if parts.ctc is None else ctc_spells(batch, frames)
         lengths = batch.target_lengths
+        self._sizes.append(len(lengths))
         utterances = torch.tensor(len(lengths), device="cpu")
         counts = torch.stack([lengths.sum(), lengths[spelled].sum(), utterances, (~spelled).sum()])
         for sums in (self._window, self._since):
-            sums.losses = sums.losses + losses * len(lengths)
             sums.counts = sums.counts + counts
+        if len(self._sizes) == _WINDOW:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Adds the losses that the sums lack."""
+        if self._sizes:
+            losses = torch.stack(self._losses).double().view(-1, 2)
+            sizes = torch.tensor(self._sizes, dtype=torch.float64, device="cpu")
+            found = sizes.to(losses.device, non_blocking=True) @ losses
+            for sums in (self._window, self._since):
+                sums.losses = sums.losses + found
+            self._losses, self._sizes = [], []
 
     @property
     def guessing(self) -> float:
@@ -62,6 +78,7 @@ class Learning:
         """Sums since this was last called: of the transducer's losses, of CTC's, of symbols, of those of the utterances
         that CTC can spell, of utterances, of those that it cannot; (6,), float64. Without CTC the second is the first,
         and the last is 0."""
+        self._add_up()
         sums, self._since = self._since, _Sums()
         return torch.cat([sums.losses.expand(2).to(device), sums.counts.to(device)])
 
@@ -71,6 +88,7 @@ class Learning:
         no warning before `warmup_steps`."""
         if step % _WINDOW:
             return None
+        self._add_up()
         sums, self._window = self._window, _Sums()
         looks, rest = divmod(step, _FIRST_LOOK)
         if rest or looks & (looks - 1):

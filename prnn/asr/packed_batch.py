@@ -1,7 +1,8 @@
-"""A batch packed into one tensor, as the processes that make batches send it."""
+"""Batches packed into slots of memory that a training shares with the processes that make them."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 
 from .dataset import Batch
+from .errors import InputError
 
 _ALIGNMENT = 64  # bytes
+_PORTABLE = 1  # cudaHostRegisterPortable: for every device
 
 
 class _Place(NamedTuple):
@@ -51,32 +54,95 @@ def _with_tensors(value: Any, data: Tensor) -> Any:
     return value
 
 
-class PackedBatch:
-    """A batch with its tensors in one piece of memory, which a DataLoader sends and pins as one tensor. For each tensor
-    that it receives, torch asks the process that made it over a new socket, in Python, which all threads of the
-    training wait for.
+class Slots:
+    """Memory shared with the processes forked from this one, for one batch each: what a process sends is then a number
+    and shapes. To receive a tensor, torch asks the process that made it over a new socket, and maps its memory, in
+    Python, for which all threads of the training wait.
 
     Args:
-        batch: made by a process of a DataLoader, whose memory others can map.
+        count: number of slots.
+        size: bytes of each. Pages take memory when they are written to.
+
+    Raises:
+        InputError: there is no room for so many bytes.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, count: int, size: int) -> None:
+        size = -(-size // _ALIGNMENT) * _ALIGNMENT
+        try:
+            self._data = torch.frombuffer(mmap.mmap(-1, count * size), dtype=torch.uint8).view(count, size)
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"there is no room for {count} batches of {size / 1e6:.0f} MB that workers prepare ahead; take fewer "
+                "workers, or a lower batch_seconds"
+            ) from error
+        self._registered = False
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def slot(self, number: int) -> Tensor:
+        """The memory of a slot: (size,), uint8."""
+        return self._data[number]
+
+    @property
+    def registered(self) -> bool:
+        """Whether a GPU reads slots while the CPU goes on."""
+        return self._registered
+
+    def register(self) -> None:
+        """Lets a GPU read slots while the CPU goes on, if the system locks so much memory."""
+        if not self._registered:
+            place, size = self._data.data_ptr(), self._data.numel()
+            self._registered = int(torch.cuda.cudart().cudaHostRegister(place, size, _PORTABLE)) == 0
+
+    def close(self) -> None:
+        """Ends what `register` began. What reads the slots must be over."""
+        if self._registered:
+            torch.cuda.cudart().cudaHostUnregister(self._data.data_ptr())
+            self._registered = False
+
+
+class PackedBatch:
+    """A batch with its tensors in one piece of memory: a slot or, if it is larger than one, memory of its own.
+
+    Args:
+        batch: made by a process of a DataLoader.
+        slots: shared with the process that receives it.
+        number: of the batch's slot.
+    """
+
+    def __init__(self, batch: Batch, slots: Slots, number: int) -> None:
         tensors = list(_tensors(batch))
         places, end = [], 0
         for tensor in tensors:
             places.append(_Place(end, _size(tensor), tensor.dtype, tensor.shape))
             end += -(-_size(tensor) // _ALIGNMENT) * _ALIGNMENT
-        storage = torch.UntypedStorage._new_shared(end)
-        self._data = torch.empty(0, dtype=torch.uint8).set_(storage)
+        data = slots.slot(number)
+        self._own: Tensor | None = None
+        if end > len(data):
+            data = self._own = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(end))
+        self._number, self._size = number, end
         self._contents = _with_places(batch, iter(places))
         for place, tensor in zip(places, tensors, strict=True):
-            _with_tensors(place, self._data).copy_(tensor)
+            _with_tensors(place, data).copy_(tensor)
 
-    def pin_memory(self) -> PackedBatch:
-        """Moves the batch to memory from which a GPU reads while the CPU goes on. DataLoader calls it."""
-        self._data = self._data.pin_memory()
-        return self
+    def batch(self, slots: Slots) -> Batch:
+        """The batch. Of registered slots its features and masks are views, which stay until the slot is used again;
+        everything else is a copy.
 
-    def batch(self) -> Batch:
-        """The batch; its tensors are views of the packed memory."""
-        return cast(Batch, _with_tensors(self._contents, self._data))
+        Args:
+            slots: as it was packed into.
+        """
+        if self._own is not None:
+            data = self._own.pin_memory() if slots.registered else self._own
+            return cast(Batch, _with_tensors(self._contents, data))
+        data = slots.slot(self._number)[: self._size]
+        if not slots.registered:
+            return cast(Batch, _with_tensors(self._contents, data.clone()))
+        batch = cast(Batch, _with_tensors(self._contents, data))
+        return batch._replace(
+            feature_lengths=batch.feature_lengths.clone(),
+            targets=batch.targets.clone(),
+            target_lengths=batch.target_lengths.clone(),
+        )

@@ -23,7 +23,7 @@ from prnn.distributed import batch_share
 from prnn.transducer import Transducer
 
 from .checkpoint import damage_reported, describe, require_same_kind
-from .dataset import Batch
+from .dataset import Batch, Position
 from .errors import InputError
 from .fbank import Fbank
 from .features import FeatureConfig
@@ -104,7 +104,8 @@ class TransducerTask(lightning.LightningModule):
         self.features = features
         self.tokenizer = tokenizer
         self.options = options
-        self.progress = Progress(pass_batches=pass_batches, processes=options.processes)
+        self._began = Progress(pass_batches=pass_batches, processes=options.processes)
+        self._under_way: tuple[int, int, Position] | None = None  # epoch, batches of it, and position after the last
         self.total_steps, self.total_batches = ends(self.progress, 0, options)
         self.trained_on: dict[str, object] = {}  # `Selection.trained_on`
         self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
@@ -114,9 +115,9 @@ class TransducerTask(lightning.LightningModule):
         self.logged: dict[str, float] = {}
         self._entry: dict[str, Tensor | float] = {}  # of the log, of the step that is under way
         self._said_unspelled = False
-        self._steps = 0
-        self._skipped: Tensor | None = None
-        self._bad_since: Tensor | None = None
+        self._steps = self._skipped = 0  # of this run; those whose gradients were not finite numbers
+        self._bad_since = 0  # the first step of those without a finite gradient between; 0 if the last one had one
+        self._norms: list[Tensor] = []  # of the gradients of the latest steps, which are still to be looked at
         self._validates = validates
         self._loss_sum: Tensor | float = 0.0
         self._references: list[str] = []
@@ -124,9 +125,17 @@ class TransducerTask(lightning.LightningModule):
         self.delays, self._meter = NO_DELAYS, DelayMeter(model.encoder.frame_stride)
         self._emitted = np.zeros(3, np.int64)  # frames of the validation, symbols found in them, and of the references
 
+    @property
+    def progress(self) -> Progress:
+        """The position after the batch that is under way."""
+        if self._under_way is None:
+            return self._began
+        epoch, batch, after = self._under_way
+        return replace(self._began, epoch=epoch, batch=batch, order_epoch=after.epoch, order_batch=after.batch)
+
     def go_on_from(self, progress: Progress, steps: int) -> None:
         """The training stands there, after so many steps."""
-        self.progress = progress
+        self._began = progress
         self.total_steps, self.total_batches = ends(progress, steps, self.options)
 
     def prepared(self, batch: Batch, device: torch.device) -> Batch:
@@ -211,25 +220,17 @@ class TransducerTask(lightning.LightningModule):
         _seed_generator(self.device, int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
         if self.current_epoch + 1 == self.trainer.max_epochs:
             self.trainer.check_val_every_n_epoch = 1  # the end is validated, whatever valid_every is
-        self.progress = replace(
-            self.progress,
-            epoch=self.current_epoch,
-            batch=batch_index + 1,
-            order_epoch=batch.after.epoch,
-            order_batch=batch.after.batch,
-        )
+        self._under_way = self.current_epoch, batch_index + 1, batch.after
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.options.clip)
-        self._steps += 1
-        skipped = (~norm.isfinite()).float()
-        self._skipped = skipped if self._skipped is None else self._skipped + skipped
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.options.clip)
+        self._norms.append(norm)
+        step = self.global_step + 1
         if self._logs():
+            self._look_at_gradients(step)
             self._entry |= {"gradient_norm": norm, "skipped_steps": self._skipped / self._steps}
             self.write_log(self._entry, self.global_step)
-        step = self.global_step + 1
-        before = self._bad_since if self._bad_since is not None else torch.zeros_like(norm, dtype=torch.int64)
-        self._bad_since = torch.where(norm.isfinite(), 0, torch.where(before > 0, before, step))
         if not norm.is_cuda or step % _LOOK_EVERY == 0:
             self._stop_if_diverged(step)
         rising = warmup_steps(self.total_steps, self.options.warmup)
@@ -261,12 +262,22 @@ class TransducerTask(lightning.LightningModule):
         self.waited += time.perf_counter() - began
         return found
 
+    def _look_at_gradients(self, step: int) -> None:
+        """Counts the gradients up to this step that are not numbers."""
+        norms = self._on_host(torch.stack(self._norms)) if self._norms else []
+        for number, norm in enumerate(norms, step + 1 - len(norms)):
+            finite = math.isfinite(norm)
+            self._skipped += not finite
+            self._bad_since = 0 if finite else self._bad_since or number
+        self._steps += len(norms)
+        self._norms = []
+
     def _stop_if_diverged(self, step: int) -> None:
         """Raises InputError if the gradients up to this step are not numbers; with float16, only once that has been so
         for longer than its scale takes to settle."""
-        since = 0 if self._bad_since is None else self._on_host(self._bad_since.reshape(1))[0]
+        self._look_at_gradients(step)
         patience = 1 if getattr(self.trainer.precision_plugin, "scaler", None) is None else _SCALER_PATIENCE
-        if since and step - since + 1 >= patience:
+        if (since := self._bad_since) and step - since + 1 >= patience:
             raise self._diverged(f"the gradients of step {since} are not finite numbers")
 
     def _diverged(self, reason: str) -> InputError:
@@ -328,7 +339,7 @@ class TransducerTask(lightning.LightningModule):
         options = self.options
         betas = (options.beta1, options.beta2)
         # float16's gradients must be unscaled before they are clipped, which the fused step would do after it.
-        fused = options.accelerator != "cpu" and torch.cuda.is_available() and options.precision != "16-mixed"
+        fused = options.precision != "16-mixed"
         optimizer = AdamW(
             self.parameters(), lr=options.lr, betas=betas, eps=options.eps, weight_decay=options.weight_decay,
             fused=fused or None,

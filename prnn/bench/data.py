@@ -20,14 +20,14 @@ from torch import Tensor
 
 from prnn._fields import Within, number_parser
 from prnn.asr.configuration import parse
-from prnn.asr.data import open_data
+from prnn.asr.data import batch_bytes, open_data
 from prnn.asr.dataset import Batch, Example, UtteranceDataset, audio_or_features, augmented, collate, read_samples
 from prnn.asr.fbank import fewest_samples
 from prnn.asr.features import resampled
 from prnn.asr.loader import PREFETCH, Prefetcher
 from prnn.asr.options import TrainingOptions
 from prnn.asr.own_encoder import build_model
-from prnn.asr.packed_batch import PackedBatch
+from prnn.asr.packed_batch import PackedBatch, Slots
 from prnn.asr.perturb import Perturbation
 from prnn.asr.task import TransducerTask
 from prnn.bench.json_rows import processor, write_rows
@@ -83,6 +83,7 @@ class _Parts:
         self._config, self._augmentation = options.features, options.augmentation
         self._on_device = options.features_on == "device"
         self._dataset = dataset
+        self._slots = Slots(1, batch_bytes(options))
         changes = options.augmentation.of_recordings
         rate = options.features.sample_rate
         self._change = Perturbation(options.augmentation, rate, fewest_samples(options.features)) if changes else None
@@ -121,7 +122,7 @@ class _Parts:
         """Prepares a batch, once."""
         rng = np.random.default_rng(0)
         examples = [self._example(item, rng) for item in items]
-        self._timed("batches", lambda: PackedBatch(collate(examples)).batch())
+        self._timed("batches", lambda: PackedBatch(collate(examples), self._slots, 0).batch(self._slots))
         self.batches += 1
 
     def show(self, workers: int) -> dict[str, float]:

@@ -11,7 +11,8 @@ frames, all of one length. Two searches of the same modules: `libprnn`, where it
 serves modules of any class (docs/transducer.md). `ms` is the median time of a search of the batch, with the results on
 the host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of
 frames of `--frame-ms`, over it. With `--beam`, each of them searches with a beam of that size, too, at most one symbol
-a frame.
+a frame. On a GPU, `launch` is the library's call alone, as a program in C has it: the median time of a replay of its
+CUDA graph, from projected frames and prepared weights to results on the GPU.
 
 With `--streams`, N streams of a random model with recurrent layers go through a `StreamPool` chunk by chunk: `ms` is
 the median time of a chunk of all streams, from their samples to their symbols on the host, features, encoder and search
@@ -32,11 +33,14 @@ import torch
 from torch import Tensor
 
 import prnn
+from prnn._errors import NotSupportedError
 from prnn._fields import Within, number_parser
-from prnn._ops.transducer_search import Found
+from prnn._ops import transducer_search as library
+from prnn._ops.transducer_search import BeamFound, Found
 from prnn.bench.options import COUNT, SECONDS, THREADS
+from prnn.bench.timing import time_graph
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
-from prnn.transducer.hypothesis import Decoder, best_lists, found_hypotheses
+from prnn.transducer.hypothesis import Decoder, begin, best_lists, found_hypotheses
 from prnn.transducer.resident import resident
 from prnn.transducer.streaming import MAX_SYMBOLS, SearchOptions
 from prnn.transducer.streaming import search as beam_search
@@ -44,6 +48,7 @@ from prnn.transducer.streaming import search as beam_search
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ENCODER = 512
 _DURATIONS = (0, 1, 2, 3, 4)
+_REPLAYS = 20
 
 
 class _Recurrent(RecurrentPredictor):
@@ -99,6 +104,31 @@ def median_time(call: Callable[[], object], seconds: float) -> float:
     return statistics.median(times)
 
 
+@torch.no_grad()
+def library_call(decoder: Decoder, frames: Tensor, beam: int | None) -> Callable[[], Found | BeamFound] | None:
+    """The library's search of whole utterances (N, T, E), with its weights prepared and the frames projected; with a
+    beam, at most one symbol a frame. None where it has none for the modules, sizes and device."""
+    known = resident(decoder, trusts_versions=False)
+    if known is None:
+        return None
+    prepared, projected = known.prepared, known.frames(frames)
+    lengths = torch.full((len(frames),), frames.shape[1], dtype=torch.int32, device=frames.device)
+    if beam is None:
+        return partial(library.search, prepared, projected, lengths, MAX_SYMBOLS)
+    start = begin(decoder, len(frames), beam)
+    hashes = torch.zeros_like(start.scores, dtype=torch.int64)  # of no symbols
+
+    def search() -> BeamFound:
+        state = (*known.library_state(start.predictor, start.ahead, start.scores), hashes.clone())
+        return library.beam_search(prepared, projected, lengths, beam, 1, True, None, state)
+
+    try:
+        search()
+    except NotSupportedError:
+        return None
+    return search
+
+
 def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, object]]:
     predictor, joiner = modules(arguments, device)
     durations = _DURATIONS if arguments.tdt else ()
@@ -111,9 +141,9 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
     @torch.no_grad()
     def by_library(decoder: Decoder, count: int) -> Found | None:
         """Calls the library's search, as `search` does. None where it has none for the modules or sizes."""
-        library = resident(decoder, trusts_versions=False)
+        known = resident(decoder, trusts_versions=False)
         lengths = torch.full((count,), arguments.frames, device=device)
-        return None if library is None else library.search(frames[:count], lengths, MAX_SYMBOLS, None)
+        return None if known is None else known.search(frames[:count], lengths, MAX_SYMBOLS, None)
 
     set_rate(lambda: search(min(8, len(frames))), joiner.output.bias, arguments.rate * arguments.frames)
     predictor, joiner, frames = predictor.to(dtype), joiner.to(dtype), frames.to(dtype)
@@ -135,6 +165,12 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
         lengths = torch.full((count,), arguments.frames, device=device)
         return best_lists(beam_search(decoder, options, frames[:count], lengths), 1, length_norm=False)
 
+    def add_launch(count: int, way: str, longest: int, decoder: Decoder, beam: int | None) -> None:
+        call = library_call(decoder, frames[:count], beam) if way == "libprnn" and device.type == "cuda" else None
+        if call is not None:
+            name = "launch" if beam is None else f"launch {beam}"
+            add(count, name, longest, time_graph(call, _REPLAYS) / 1e6)
+
     print(f"{'N':>5} {'symbols':>8} {'search':>12} {'ms':>9} {'us a symbol':>12} {'audio s/s':>10}")
     for count in arguments.batch:
         for way in ("libprnn", "steps"):
@@ -146,11 +182,14 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
             found = find()
             if found is None:
                 continue
-            add(count, way, int(found.counts.max()), median_time(partial(on_host, find), arguments.seconds))
-            if arguments.beam:
+            longest = int(found.counts.max())
+            add(count, way, longest, median_time(partial(on_host, find), arguments.seconds))
+            add_launch(count, way, longest, decoder, None)
+            if arguments.beam and (way != "libprnn" or library_call(decoder, frames[:count], arguments.beam)):
                 longest = max(len(best[0].tokens) for best in by_beam(decoder, count))
                 seconds = median_time(partial(by_beam, decoder, count), arguments.seconds)
                 add(count, f"{way} {arguments.beam}", longest, seconds)
+                add_launch(count, way, longest, decoder, arguments.beam)
     predictor.__class__ = known
     return rows
 

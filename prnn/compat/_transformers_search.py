@@ -17,24 +17,32 @@ _OUTPUTS = ("NemotronAsrStreamingGenerateOutput", "ParakeetRNNTGenerateOutput")
 
 
 def generates(original: Callable[..., Any], encoder_options: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """The `generate` of a model class. Other arguments than features, their mask and encoder_options (those of
-    `get_audio_features`), features in chunks, a model in training mode, and what the search does not find as
-    Transformers does have the original's way."""
+    """The `generate` of a model class. Other arguments than features, their mask, encoder_options (those of
+    `get_audio_features`), max_new_tokens and those that ask for greedy search, features in chunks, a model in training
+    mode, and what the search does not find as Transformers does have the original's way."""
 
     @functools.wraps(original)
     def generate(self: Any, inputs: Any = None, generation_config: Any = None, **kwargs: Any) -> Any:
         found = None
         features = kwargs.get("input_features") if inputs is None else inputs
-        plain = generation_config is None and kwargs.keys() <= _TAKEN | encoder_options
+        given = {name for name, value in kwargs.items() if not _is_greedy(name, value)}
+        plain = generation_config is None and given <= _TAKEN | encoder_options
         if isinstance(features, Tensor) and plain and _can_search(self):
             options = {name: kwargs[name] for name in encoder_options & kwargs.keys()}
-            found = _search(self, features, kwargs.get("attention_mask"), options)
+            found = _search(self, features, kwargs.get("attention_mask"), options, kwargs.get("max_new_tokens"))
         if found is None:
             return original(self, inputs=inputs, generation_config=generation_config, **kwargs)
         sequences, durations = found
         return _output_class(self)(sequences=sequences, durations=durations)
 
     return generate
+
+
+def _is_greedy(name: str, value: object) -> bool:
+    """Whether an argument of `generate` asks for what greedy search does, at most for its first steps."""
+    if name == "max_new_tokens":
+        return type(value) is int and value > 0
+    return (name == "do_sample" and value is False) or (name == "num_beams" and type(value) is int and value == 1)
 
 
 def _output_class(model: Any) -> Any:
@@ -62,12 +70,16 @@ def _can_search(model: Any) -> bool:
 
 @torch.no_grad()
 def _search(
-    model: Any, features: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
+    model: Any,
+    features: Tensor,
+    attention_mask: Tensor | None,
+    options: dict[str, Any],
+    max_new_tokens: int | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """Sequences and durations (N, steps) as `generate` gives them: what is taken in each step, blanks too, after the
-    start token, and by how many frames it goes on. After a sequence's last frame the pad token and durations of 0,
-    where Transformers goes on with the last frame of the padding. None where a limit of symbols in a frame is met that
-    Transformers has not."""
+    start token, and by how many frames it goes on; the first max_new_tokens steps if that is given. After a sequence's
+    last frame the pad token and durations of 0, where Transformers goes on with the last frame of the padding. None
+    where a limit of symbols in a frame is met that Transformers has not."""
     outputs = model.get_audio_features(
         input_features=features, attention_mask=attention_mask, output_attention_mask=True, **options
     )
@@ -102,7 +114,8 @@ def _search(
             return None
         rows.append([(model.generation_config.decoder_start_token_id, 0), *row])
     pad = (model.generation_config.pad_token_id, 0)
-    longest = min(max(map(len, rows)), most * frames.shape[1])  # the length that Transformers allows
+    allowed = most * frames.shape[1] if max_new_tokens is None else max_new_tokens + 1  # by Transformers
+    longest = min(max(map(len, rows)), allowed)
     steps = torch.tensor([(row + [pad] * (longest - len(row)))[:longest] for row in rows], device=frames.device)
     return steps[..., 0], steps[..., 1]
 

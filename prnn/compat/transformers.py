@@ -12,7 +12,8 @@ calls, and NemotronAsrStreamingForRNNT and Nemotron3_5AsrForRNNT, which come wit
 inputs (`prnn.joint_rnnt_loss`, `prnn.joint_tdt_loss`) and its output has `logits` None; `output_logits=True`, a loss
 function of the user's own, a joiner with another activation or adapters on it, torch.compile of the whole model and
 evaluation mode have the ordinary path, with logits. `generate()` of the four, given features and their mask alone (and
-Nemotron's `num_lookahead_tokens` and `prompt_ids`), searches by `prnn.transducer_search`.
+`max_new_tokens`, `do_sample=False`, `num_beams=1`, and Nemotron's `num_lookahead_tokens` and `prompt_ids`), searches by
+`prnn.transducer_search`.
 """
 
 import functools

@@ -68,8 +68,9 @@ def joint_rnnt_loss(
         fastemit_lambda, delay_penalty, rnnt_type, zero_infinity: as for `prnn.rnnt_loss`.
         ranges: (N, T, R) integers from `prnn.get_rnnt_prune_ranges`: the R symbol positions, one after the other, to
             which frame t of sequence n is limited. The first of each frame counts; they must not decrease. None: all.
-        block_elements: logits in memory at a time; None means 2^25 on a GPU, 2^26 of 16 bits, and 2^20 on the CPU. Not
-            read on the CPU with ranges, whose logits are held.
+        block_elements: logits in memory at a time; None means 2^25 on a GPU, 2^26 of 16 bits, and, on the CPU, at most
+            2^20, of cells whose activations have at most 2^19 elements. Not read on the CPU with ranges, whose logits
+            are held.
 
     Returns:
         The loss, float32 (float64 for float64): (N,) for "none", else ().
@@ -180,8 +181,11 @@ class Joiner(NamedTuple):
         return draw_seed(self.layers.encoder_out.device) if self.dropout > 0 else None
 
     def block_options(self) -> tuple[int, float, int]:
-        """Activation, dropout and block elements, as the operators of the CPU take them."""
-        return self.activation, self.dropout, 2**20 if self.block_elements is None else self.block_elements
+        """Activation, dropout and block elements, as the operators of the CPU take them. By default the activation of a
+        block fits a CPU's caches, and has work for some threads."""
+        rows, size = self.layers.weight.shape
+        default = min(2**20, max(1, 2**19 // size) * rows)
+        return self.activation, self.dropout, default if self.block_elements is None else self.block_elements
 
     def chunk_options(self) -> dict[str, int | float]:
         """Activation, dropout and cells of a chunk, as the operators of a GPU take them."""

@@ -54,7 +54,8 @@ def joint_tdt_loss(
         durations, reduction, fastemit_lambda, clamp, sigma, omega, zero_infinity: as for `prnn.tdt_loss`.
         activation: "tanh" or "relu".
         dropout: as for `prnn.joint_rnnt_loss`.
-        block_elements: logits in memory at a time; None means 7/8 of 2^25 on a GPU and 2^20 on the CPU.
+        block_elements: logits in memory at a time; None means 7/8 of 2^25 on a GPU and, on the CPU, at most 2^20, of
+            cells whose activations have at most 2^19 elements.
 
     Returns:
         The loss, float32 (float64 for float64): (N,) for "none", else ().

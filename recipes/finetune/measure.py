@@ -1,6 +1,6 @@
 """Time and memory of a training step of Parakeet-TDT 0.6B's shape, with random weights, AdamW and bfloat16: with
-Transformers as it comes, with prnn's loss of the logits, and with prnn's loss without logits, each in a process of its
-own.
+Transformers as it comes, with prnn's loss of the logits, with prnn's loss without logits, and on a GPU with CUDA graphs
+of the encoder's layers, too, each in a process of its own.
 
     python -m recipes.finetune.measure
 """
@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 import torch
 
-from recipes.finetune.train import compile_layers
+from recipes.finetune.graphs import GraphedLayers
 
 WAYS = {
     "shipped": "Transformers",
     "logits": "prnn's loss of the logits",
     "fused": "prnn's loss without logits",
+    "graphs": "the same with CUDA graphs of the encoder's layers",
     "encoder": "the encoder alone",
 }
 
@@ -39,7 +40,7 @@ def median_ms(step: Callable[[], object], steps: int, device: torch.device) -> f
 
 
 def measure(way: str, arguments: argparse.Namespace) -> None:
-    if way in ("logits", "fused"):
+    if way in ("logits", "fused", "graphs"):
         import prnn.compat
 
         prnn.compat.install("transformers")
@@ -51,8 +52,8 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     config.encoder_config.num_hidden_layers = arguments.layers
     with device:
         model = ParakeetForTDT(config).to(torch.bfloat16).train()
-    if arguments.compile:
-        compile_layers(model.encoder)
+    if way == "graphs":
+        GraphedLayers(model.encoder)
     batch, frames = arguments.batch_size, 100 * arguments.seconds
     mels = config.encoder_config.num_mel_bins
     audio = {
@@ -91,7 +92,6 @@ def main() -> None:
     add("--seconds", type=int, default=12, help="of each (%(default)s)")
     add("--symbols", type=int, default=40, help="of each (%(default)s)")
     add("--layers", type=int, default=24, help="of the encoder (%(default)s)")
-    add("--compile", action="store_true", help="compile the encoder's layers, as recipes.finetune.train --compile")
     add("--steps", type=int, default=7, help="measured steps (%(default)s)")
     arguments = parser.parse_args()
     if arguments.way:
@@ -100,6 +100,8 @@ def main() -> None:
     if torch.cuda.is_available():
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments}", flush=True)
     for way in WAYS:
+        if way == "graphs" and not torch.cuda.is_available():
+            continue
         command = [sys.executable, "-m", "recipes.finetune.measure", *sys.argv[1:], "--way", way]
         subprocess.run(command, check=True)
 

@@ -43,12 +43,6 @@ def load_checkpoint(folder: str) -> tuple[Any, Any]:
     return kinds[kind].from_pretrained(folder), AutoProcessor.from_pretrained(folder)
 
 
-def compile_layers(encoder: Any) -> None:
-    """Compiles the layers of an encoder one by one: they have one program, and layerdrop stays outside of it."""
-    for layer in encoder.layers:
-        layer.compile()
-
-
 def samples_of(utterance: Utterance, rate: int) -> np.ndarray:
     """An utterance's part of its recording, (S,), at `rate` hertz."""
     return resampled(*read_samples(utterance), rate)
@@ -116,16 +110,9 @@ def main() -> None:
     add("--lr", type=float, default=1e-3, help="peak learning rate (%(default)s)")
     add("--warmup", type=int, default=50, help="steps until then (%(default)s)")
     add("--workers", type=int, default=0, help="processes that load batches (%(default)s: none)")
-    add(
-        "--compile",
-        action="store_true",
-        help="compile the encoder's layers",
-    )
     add("--seed", type=int, default=0, help="of the order of the utterances, and of dropout (%(default)s)")
     arguments = parser.parse_args()
     model, processor = load_checkpoint(arguments.checkpoint)
-    if arguments.compile:
-        compile_layers(model.encoder)
     times = Times()
     trainer = ByLength(
         model=model,

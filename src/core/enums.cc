@@ -1,5 +1,6 @@
 #include "core/enums.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/status.h"
@@ -12,178 +13,104 @@ std::string text_of(const Enumerator& enumerator) {
   return enumerator.name == nullptr ? number : std::string(enumerator.name) + " (" + number + ")";
 }
 
+template <class Enum>
+const char* find_name(const Enum& value, std::initializer_list<Enumerator> known) {
+  const auto is_value = [&](const Enumerator& one) { return one.value == integer_in(value); };
+  const Enumerator* const found = std::find_if(known.begin(), known.end(), is_value);
+  return found == known.end() ? nullptr : found->name;
+}
+
 }  // namespace
 
+#define PRNN_NAMED(enumerator) \
+  Enumerator { enumerator, #enumerator }
+
 const char* name_of(const prnnDataType_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_DATA_FLOAT: return "PRNN_DATA_FLOAT";
-    case PRNN_DATA_DOUBLE: return "PRNN_DATA_DOUBLE";
-    case PRNN_DATA_HALF: return "PRNN_DATA_HALF";
-    case PRNN_DATA_BFLOAT16: return "PRNN_DATA_BFLOAT16";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_DATA_FLOAT), PRNN_NAMED(PRNN_DATA_DOUBLE), PRNN_NAMED(PRNN_DATA_HALF),
+                           PRNN_NAMED(PRNN_DATA_BFLOAT16)});
 }
 
 const char* name_of(const prnnTensorFormat_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_TENSOR_NCHW: return "PRNN_TENSOR_NCHW";
-    case PRNN_TENSOR_NHWC: return "PRNN_TENSOR_NHWC";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_TENSOR_NCHW), PRNN_NAMED(PRNN_TENSOR_NHWC)});
 }
 
 const char* name_of(const prnnRNNMode_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_RNN_RELU: return "PRNN_RNN_RELU";
-    case PRNN_RNN_TANH: return "PRNN_RNN_TANH";
-    case PRNN_LSTM: return "PRNN_LSTM";
-    case PRNN_GRU: return "PRNN_GRU";
-    case PRNN_SLSTM: return "PRNN_SLSTM";
-    case PRNN_SLSTM_EXP: return "PRNN_SLSTM_EXP";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_RNN_RELU), PRNN_NAMED(PRNN_RNN_TANH), PRNN_NAMED(PRNN_LSTM),
+                           PRNN_NAMED(PRNN_GRU), PRNN_NAMED(PRNN_SLSTM), PRNN_NAMED(PRNN_SLSTM_EXP)});
 }
 
 const char* name_of(const prnnDirectionMode_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_UNIDIRECTIONAL: return "PRNN_UNIDIRECTIONAL";
-    case PRNN_BIDIRECTIONAL: return "PRNN_BIDIRECTIONAL";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_UNIDIRECTIONAL), PRNN_NAMED(PRNN_BIDIRECTIONAL)});
 }
 
 const char* name_of(const prnnRNNInputMode_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_LINEAR_INPUT: return "PRNN_LINEAR_INPUT";
-    case PRNN_SKIP_INPUT: return "PRNN_SKIP_INPUT";
-    case PRNN_GATES_INPUT: return "PRNN_GATES_INPUT";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_LINEAR_INPUT), PRNN_NAMED(PRNN_SKIP_INPUT), PRNN_NAMED(PRNN_GATES_INPUT)});
 }
 
 const char* name_of(const prnnForwardMode_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_FWD_MODE_INFERENCE: return "PRNN_FWD_MODE_INFERENCE";
-    case PRNN_FWD_MODE_TRAINING: return "PRNN_FWD_MODE_TRAINING";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_FWD_MODE_INFERENCE), PRNN_NAMED(PRNN_FWD_MODE_TRAINING)});
 }
 
 const char* name_of(const prnnRNNBackend_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_PERSISTENT_BACKEND: return "PRNN_PERSISTENT_BACKEND";
-    case PRNN_CUDNN_BACKEND: return "PRNN_CUDNN_BACKEND";
-    case PRNN_BEST_BACKEND: return "PRNN_BEST_BACKEND";
-  }
-  return nullptr;
+  return find_name(
+      value, {PRNN_NAMED(PRNN_PERSISTENT_BACKEND), PRNN_NAMED(PRNN_CUDNN_BACKEND), PRNN_NAMED(PRNN_BEST_BACKEND)});
 }
 
 const char* name_of(const prnnWgradMode_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_WGRAD_MODE_ADD: return "PRNN_WGRAD_MODE_ADD";
-    case PRNN_WGRAD_MODE_SET: return "PRNN_WGRAD_MODE_SET";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_WGRAD_MODE_ADD), PRNN_NAMED(PRNN_WGRAD_MODE_SET)});
 }
 
 const char* name_of(const prnnMathType_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_DEFAULT_MATH: return "PRNN_DEFAULT_MATH";
-    case PRNN_TENSOR_OP_MATH: return "PRNN_TENSOR_OP_MATH";
-    case PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION: return "PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION";
-    case PRNN_FMA_MATH: return "PRNN_FMA_MATH";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_DEFAULT_MATH), PRNN_NAMED(PRNN_TENSOR_OP_MATH),
+                           PRNN_NAMED(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION), PRNN_NAMED(PRNN_FMA_MATH)});
 }
 
 const char* name_of(const prnnRNNEngine_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_ENGINE_BEST: return "PRNN_ENGINE_BEST";
-    case PRNN_ENGINE_MMA: return "PRNN_ENGINE_MMA";
-    case PRNN_ENGINE_WGMMA: return "PRNN_ENGINE_WGMMA";
-    case PRNN_ENGINE_WGMMA_SPLIT_K: return "PRNN_ENGINE_WGMMA_SPLIT_K";
-    case PRNN_ENGINE_WGMMA_MULTICAST: return "PRNN_ENGINE_WGMMA_MULTICAST";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_ENGINE_BEST), PRNN_NAMED(PRNN_ENGINE_MMA), PRNN_NAMED(PRNN_ENGINE_WGMMA),
+                           PRNN_NAMED(PRNN_ENGINE_WGMMA_SPLIT_K), PRNN_NAMED(PRNN_ENGINE_WGMMA_MULTICAST)});
 }
 
 const char* name_of(const prnnLossInput_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_LOSS_LOGITS: return "PRNN_LOSS_LOGITS";
-    case PRNN_LOSS_LOG_PROBS: return "PRNN_LOSS_LOG_PROBS";
-    case PRNN_LOSS_GATHERED: return "PRNN_LOSS_GATHERED";
-  }
-  return nullptr;
+  return find_name(value,
+                   {PRNN_NAMED(PRNN_LOSS_LOGITS), PRNN_NAMED(PRNN_LOSS_LOG_PROBS), PRNN_NAMED(PRNN_LOSS_GATHERED)});
 }
 
 const char* name_of(const prnnTargetLayout_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_TARGETS_PADDED: return "PRNN_TARGETS_PADDED";
-    case PRNN_TARGETS_CONCATENATED: return "PRNN_TARGETS_CONCATENATED";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_TARGETS_PADDED), PRNN_NAMED(PRNN_TARGETS_CONCATENATED)});
 }
 
 const char* name_of(const prnnRNNTType_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_RNNT_REGULAR: return "PRNN_RNNT_REGULAR";
-    case PRNN_RNNT_MODIFIED: return "PRNN_RNNT_MODIFIED";
-    case PRNN_RNNT_CONSTRAINED: return "PRNN_RNNT_CONSTRAINED";
-    case PRNN_RNNT_FINAL_BLANK: return "PRNN_RNNT_FINAL_BLANK";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_RNNT_REGULAR), PRNN_NAMED(PRNN_RNNT_MODIFIED),
+                           PRNN_NAMED(PRNN_RNNT_CONSTRAINED), PRNN_NAMED(PRNN_RNNT_FINAL_BLANK)});
 }
 
 const char* name_of(const prnnRNNTLayout_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_RNNT_PADDED: return "PRNN_RNNT_PADDED";
-    case PRNN_RNNT_PACKED: return "PRNN_RNNT_PACKED";
-    case PRNN_RNNT_PRUNED: return "PRNN_RNNT_PRUNED";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_RNNT_PADDED), PRNN_NAMED(PRNN_RNNT_PACKED), PRNN_NAMED(PRNN_RNNT_PRUNED)});
 }
 
 const char* name_of(const prnnDurationRNNTType_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_DURATION_TDT: return "PRNN_DURATION_TDT";
-    case PRNN_DURATION_MULTI_BLANK: return "PRNN_DURATION_MULTI_BLANK";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_DURATION_TDT), PRNN_NAMED(PRNN_DURATION_MULTI_BLANK)});
 }
 
 const char* name_of(const prnnJointActivation_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_JOINT_TANH: return "PRNN_JOINT_TANH";
-    case PRNN_JOINT_RELU: return "PRNN_JOINT_RELU";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_JOINT_TANH), PRNN_NAMED(PRNN_JOINT_RELU)});
 }
 
 const char* name_of(const prnnLayerNormLSTMKind_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_NORMALIZE_GATES: return "PRNN_NORMALIZE_GATES";
-    case PRNN_NORMALIZE_PRODUCTS: return "PRNN_NORMALIZE_PRODUCTS";
-    case PRNN_NORMALIZE_NONE: return "PRNN_NORMALIZE_NONE";
-  }
-  return nullptr;
+  return find_name(
+      value, {PRNN_NAMED(PRNN_NORMALIZE_GATES), PRNN_NAMED(PRNN_NORMALIZE_PRODUCTS), PRNN_NAMED(PRNN_NORMALIZE_NONE)});
 }
 
 const char* name_of(const prnnTransducerBeamMode_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_BEAM_MODIFIED: return "PRNN_BEAM_MODIFIED";
-    case PRNN_BEAM_STANDARD: return "PRNN_BEAM_STANDARD";
-  }
-  return nullptr;
+  return find_name(value, {PRNN_NAMED(PRNN_BEAM_MODIFIED), PRNN_NAMED(PRNN_BEAM_STANDARD)});
 }
 
 const char* name_of(const prnnPredictorKind_t& value) {
-  switch (integer_in(value)) {
-    case PRNN_PREDICTOR_STATELESS: return "PRNN_PREDICTOR_STATELESS";
-    case PRNN_PREDICTOR_LSTM: return "PRNN_PREDICTOR_LSTM";
-    case PRNN_PREDICTOR_GRU: return "PRNN_PREDICTOR_GRU";
-  }
-  return nullptr;
+  return find_name(
+      value, {PRNN_NAMED(PRNN_PREDICTOR_STATELESS), PRNN_NAMED(PRNN_PREDICTOR_LSTM), PRNN_NAMED(PRNN_PREDICTOR_GRU)});
 }
+
+#undef PRNN_NAMED
 
 void refuse_enumerator(const char* name, Enumerator given, const Enumerator* accepted, size_t count) {
   std::string list;

@@ -1,4 +1,4 @@
-// The type in which a loss is computed: double for PRNN_DATA_DOUBLE, float for all other types.
+// The type in which sums are made: double for PRNN_DATA_DOUBLE, float for all other types.
 #pragma once
 
 #include "persistent_rnn.h"

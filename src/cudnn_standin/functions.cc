@@ -90,10 +90,11 @@ class Request {
   }
 
   // A program that did not ask the stand-in for the sizes gives less: then cuDNN serves all its calls.
-  void require_spaces(const Spaces& spaces, bool with_reserve) {
+  template <class Args>
+  void require_spaces(const Args& args, bool with_reserve) {
     const Sizes sizes = call->sizes();
-    const bool fit = spaces.workspace != nullptr && spaces.workspace_size >= sizes.workspace &&
-                     (!with_reserve || (spaces.reserve != nullptr && spaces.reserve_size >= sizes.reserve));
+    const bool fit = args.workspace != nullptr && args.workspaceSize >= sizes.workspace &&
+                     (!with_reserve || (args.reserve != nullptr && args.reserveSize >= sizes.reserve));
     if (!fit) reason = "a workspace or reserve space that is too small for prnn";
   }
 
@@ -171,14 +172,9 @@ PRNN_CUDNN_API Status cudnnRNNForward(void* handle, void* rnn, int forward_mode,
                                       const void* weights, size_t workspace_size, void* workspace, size_t reserve_size,
                                       void* reserve) {
   const bool is_training = forward_mode == kTraining;
-  const Spaces spaces{workspace, workspace_size, reserve, reserve_size};
   unsigned char padding[16] = {};
-  Arguments arguments;
-  arguments.x = x;
-  arguments.y_out = y;
-  arguments.hx = hx;
-  arguments.hy = hy;
-  arguments.weights = weights;
+  prnnRNNForwardArgs_t args{x,       hx,           nullptr, weights, y, hy, nullptr, workspace, workspace_size,
+                            reserve, reserve_size, nullptr, nullptr};
   return serve(
       "cudnnRNNForward", is_training ? Call::kForwardTraining : Call::kForwardInference, handle, rnn, x_desc,
       [&] {
@@ -189,16 +185,16 @@ PRNN_CUDNN_API Status cudnnRNNForward(void* handle, void* rnn, int forward_mode,
       },
       [&](Request& request) {
         const Configuration& c = request.configuration;
-        if (c.mode == PRNN_LSTM) arguments.cx = cx, arguments.cy = cy;
+        if (c.mode == PRNN_LSTM) args.cx = cx, args.cy = cy;
         const bool fit = (is_training || forward_mode == kInference) && x != nullptr && y != nullptr &&
                          weights != nullptr && weights_size >= request.weights->space_size &&
                          request.describes_output(y_desc, padding) &&
                          request.describes_states(h_desc, c.projection, hx != nullptr || hy != nullptr) &&
-                         request.describes_states(c_desc, c.hidden, arguments.cx != nullptr || arguments.cy != nullptr);
+                         request.describes_states(c_desc, c.hidden, args.cx != nullptr || args.cy != nullptr);
         if (!fit) request.reason = kBadArguments;
-        if (fit) request.require_spaces(spaces, is_training);
+        if (fit) request.require_spaces(args, is_training);
       },
-      [&](Request& request) { request.call->forward(arguments, padding, spaces); });
+      [&](Request& request) { request.call->forward(args, padding); });
 }
 
 PRNN_CUDNN_API Status cudnnRNNBackwardData_v8(void* handle, void* rnn, const int32_t* device_lengths, void* y_desc,
@@ -207,15 +203,8 @@ PRNN_CUDNN_API Status cudnnRNNBackwardData_v8(void* handle, void* rnn, const int
                                               const void* dcy, void* dcx, size_t weights_size, const void* weights,
                                               size_t workspace_size, void* workspace, size_t reserve_size,
                                               void* reserve) {
-  const Spaces spaces{workspace, workspace_size, reserve, reserve_size};
-  Arguments arguments;
-  arguments.y = y;
-  arguments.dy = dy;
-  arguments.dx = dx;
-  arguments.hx = hx;
-  arguments.dhy = dhy;
-  arguments.dhx = dhx;
-  arguments.weights = weights;
+  prnnRNNBackwardDataArgs_t args{y,   dy,      dhy,       nullptr,        weights, hx,           nullptr, dx,
+                                 dhx, nullptr, workspace, workspace_size, reserve, reserve_size, nullptr, nullptr};
   return serve(
       "cudnnRNNBackwardData_v8", Call::kBackwardData, handle, rnn, x_desc,
       [&] {
@@ -226,18 +215,18 @@ PRNN_CUDNN_API Status cudnnRNNBackwardData_v8(void* handle, void* rnn, const int
       },
       [&](Request& request) {
         const Configuration& c = request.configuration;
-        if (c.mode == PRNN_LSTM) arguments.cx = cx, arguments.dcy = dcy, arguments.dcx = dcx;
+        if (c.mode == PRNN_LSTM) args.cx = cx, args.dcy = dcy, args.dcx = dcx;
         unsigned char padding[16];
         const bool has_h = hx != nullptr || dhy != nullptr || dhx != nullptr;
-        const bool has_c = arguments.cx != nullptr || arguments.dcy != nullptr || arguments.dcx != nullptr;
+        const bool has_c = args.cx != nullptr || args.dcy != nullptr || args.dcx != nullptr;
         const bool fit = y != nullptr && dy != nullptr && dx != nullptr && weights != nullptr &&
                          weights_size >= request.weights->space_size && request.describes_output(y_desc, padding) &&
                          request.describes_states(h_desc, c.projection, has_h) &&
                          request.describes_states(c_desc, c.hidden, has_c);
         if (!fit) request.reason = kBadArguments;
-        if (fit) request.require_spaces(spaces, true);
+        if (fit) request.require_spaces(args, true);
       },
-      [&](Request& request) { request.call->backward_data(arguments, request.x_padding, spaces); });
+      [&](Request& request) { request.call->backward_data(args, request.x_padding); });
 }
 
 PRNN_CUDNN_API Status cudnnRNNBackwardWeights_v8(void* handle, void* rnn, int add, const int32_t* device_lengths,
@@ -245,12 +234,8 @@ PRNN_CUDNN_API Status cudnnRNNBackwardWeights_v8(void* handle, void* rnn, int ad
                                                  void* y_desc, const void* y, size_t weights_size, void* dweights,
                                                  size_t workspace_size, void* workspace, size_t reserve_size,
                                                  void* reserve) {
-  const Spaces spaces{workspace, workspace_size, reserve, reserve_size};
-  Arguments arguments;
-  arguments.x = x;
-  arguments.y = y;
-  arguments.hx = hx;
-  arguments.dweights = dweights;
+  const prnnRNNBackwardWeightsArgs_t args{x,       hx,           y,       dweights, workspace, workspace_size,
+                                          reserve, reserve_size, nullptr, nullptr};
   return serve(
       "cudnnRNNBackwardWeights_v8", Call::kBackwardWeights, handle, rnn, x_desc,
       [&] {
@@ -265,7 +250,7 @@ PRNN_CUDNN_API Status cudnnRNNBackwardWeights_v8(void* handle, void* rnn, int ad
                          weights_size >= request.weights->space_size && request.describes_output(y_desc, padding) &&
                          request.describes_states(h_desc, request.configuration.projection, hx != nullptr);
         if (!fit) request.reason = kBadArguments;
-        if (fit) request.require_spaces(spaces, true);
+        if (fit) request.require_spaces(args, true);
       },
-      [&](Request& request) { request.call->backward_weights(add == kAdd, arguments, spaces); });
+      [&](Request& request) { request.call->backward_weights(add == kAdd, args); });
 }

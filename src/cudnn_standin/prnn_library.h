@@ -1,6 +1,8 @@
 // libprnn, loaded when the first call may be taken: a program under `prnn run` starts processes that never make one.
 #pragma once
 
+#include <vector>
+
 #include "cudnn_standin/cudnn.h"
 #include "persistent_rnn.h"
 #include "prnn_call.h"
@@ -30,14 +32,15 @@ namespace prnn_cudnn {
   USE(SetRNNBackend)              \
   USE(SetRNNMatrixMathType)       \
   USE(SetRNNProjectionSize)       \
-  USE(GetRNNTempSpaceSizes)       \
   USE(GetRNNParamsSize)           \
   USE(GetRNNLinLayerMatrixParams) \
   USE(GetRNNLinLayerBiasParams)   \
-  USE(RNNForwardInference)        \
-  USE(RNNForwardTraining)         \
-  USE(RNNBackwardData)            \
-  USE(RNNBackwardWeights)         \
+  USE(PrepareRNN)                 \
+  USE(DestroyRNNCall)             \
+  USE(GetRNNCallInfo)             \
+  USE(RunRNNForward)              \
+  USE(RunRNNBackwardData)         \
+  USE(RunRNNBackwardWeights)      \
   USE(QueryRNNSequence)           \
   USE(GetRNNCanonicalLength)
 
@@ -73,8 +76,11 @@ class HandleLease {
 template <class Object>
 class Owned {
  public:
-  Owned(const Prnn& prnn, prnnStatus_t (*create)(Object*), prnnStatus_t (*destroy)(Object)) : destroy_(destroy) {
-    prnn.require(create(&object_));
+  // create(&object): a status, of which `handle` has the message, or NULL.
+  template <class Create>
+  Owned(const Prnn& prnn, const Create& create, prnnStatus_t (*destroy)(Object), prnnHandle_t handle = nullptr)
+      : destroy_(destroy) {
+    prnn.require(create(&object_), handle);
   }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
@@ -97,6 +103,24 @@ struct DropoutDesc : Owned<prnnDropoutDescriptor_t> {
 };
 struct RnnDesc : Owned<prnnRNNDescriptor_t> {
   explicit RnnDesc(const Prnn& prnn) : Owned(prnn, prnn.CreateRNNDescriptor, prnn.DestroyRNNDescriptor) {}
+};
+
+// A call of the layer over packed sequences.
+struct PreparedCall : Owned<prnnRNNCall_t> {
+  PreparedCall(const Prnn& prnn, prnnHandle_t handle, prnnRNNDescriptor_t rnn, bool is_training, int input,
+               const std::vector<int>& batch_sizes)
+      : Owned(
+            prnn,
+            [&](prnnRNNCall_t* call) {
+              const prnnForwardMode_t mode = is_training ? PRNN_FWD_MODE_TRAINING : PRNN_FWD_MODE_INFERENCE;
+              return prnn.PrepareRNN(handle, rnn, mode, input, static_cast<int>(batch_sizes.size()), batch_sizes.data(),
+                                     call);
+            },
+            prnn.DestroyRNNCall, handle) {
+    prnn.require(prnn.GetRNNCallInfo(get(), &info), handle);
+  }
+
+  prnnRNNCallInfo_t info{};
 };
 
 }  // namespace prnn_cudnn

@@ -1,8 +1,6 @@
 #include "cudnn_standin/taken_call.h"
 
 #include <algorithm>
-#include <climits>
-#include <memory>
 
 #include "cudnn_standin/device.h"
 
@@ -48,80 +46,22 @@ struct TakenCall::Buffers {
   size_t size;
 };
 
-// prnn's descriptors of a packed sequence: one for each timestep, those of equal batches shared.
-class TakenCall::Steps {
- public:
-  Steps(const Prnn& prnn, prnnDataType_t type, const std::vector<int>& batch_sizes, int width) {
-    int before = 0;
-    for (int batch : batch_sizes) {
-      if (batch != before) {
-        owned_.push_back(std::make_unique<TensorDesc>(prnn));
-        const int dims[] = {batch, width, 1}, strides[] = {width, 1, 1};
-        prnn.require(prnn.SetTensorNdDescriptor(owned_.back()->get(), type, 3, dims, strides));
-        before = batch;
-      }
-      steps_.push_back(owned_.back()->get());
-    }
-  }
-  const prnnTensorDescriptor_t* data() const { return steps_.data(); }
-  int count() const { return static_cast<int>(steps_.size()); }
-
- private:
-  std::vector<std::unique_ptr<TensorDesc>> owned_;
-  std::vector<prnnTensorDescriptor_t> steps_;
-};
-
-namespace {
-
-prnnDataType_t type_of(const Configuration& c) { return static_cast<prnnDataType_t>(c.type); }
-
-// Descriptors of the states and weights.
-struct Descriptors {
-  Descriptors(const Prnn& prnn, const Configuration& config, size_t packed_size) : h(prnn), c(prnn), weights(prnn) {
-    const auto describe_states = [&](const TensorDesc& states, int width) {
-      const int dims[] = {config.layers * config.directions(), config.batch, width};
-      const int strides[] = {config.batch * width, width, 1};
-      prnn.require(prnn.SetTensorNdDescriptor(states.get(), type_of(config), 3, dims, strides));
-    };
-    describe_states(h, config.projection);
-    describe_states(c, config.hidden);
-    const int count[] = {static_cast<int>(packed_size / config.element()), 1, 1};
-    prnn.require(prnn.SetFilterNdDescriptor(weights.get(), type_of(config), PRNN_TENSOR_NCHW, 3, count));
-  }
-  TensorDesc h, c;
-  FilterDesc weights;
-};
-
-}  // namespace
-
 TakenCall::TakenCall(const Context& context, bool is_training)
     : c_(context),
       config_(context.configuration),
       is_training_(is_training),
       dropout_(context.prnn),
-      rnn_(context.prnn) {
+      rnn_(context.prnn),
+      call_(prepare(context.sequences.batch_sizes())) {}
+
+PreparedCall TakenCall::prepare(const std::vector<int>& batch_sizes) const {
   const bool drops = config_.layers > 1 && config_.dropout > 0;
   if (drops) {
     c_.prnn.require(c_.prnn.SetDropoutDescriptor(dropout_.get(), c_.prnn_handle, config_.dropout, nullptr, 0, 0),
                     c_.prnn_handle);
   }
   describe(c_.prnn, config_, drops ? dropout_.get() : nullptr, rnn_.get());
-  const std::vector<int>& batch_sizes = context.sequences.batch_sizes();
-  x_steps_ = std::make_unique<const Steps>(c_.prnn, type_of(config_), batch_sizes, config_.input);
-  y_steps_ = std::make_unique<const Steps>(c_.prnn, type_of(config_), batch_sizes, config_.output());
-  prnn_ = prnn_sizes(*x_steps_);
-}
-
-TakenCall::~TakenCall() = default;
-
-Sizes TakenCall::prnn_sizes(const Steps& x_steps) const {
-  // The least reserve space, with which a backward pass runs once after each forward call, as cuDNN's does.
-  const prnnForwardMode_t mode = is_training_ ? PRNN_FWD_MODE_TRAINING : PRNN_FWD_MODE_INFERENCE;
-  Sizes sizes;
-  c_.prnn.require(c_.prnn.GetRNNTempSpaceSizes(c_.prnn_handle, rnn_.get(), mode, x_steps.count(), x_steps.data(),
-                                               &sizes.workspace, &sizes.reserve),
-                  c_.prnn_handle);
-  return sizes;
+  return PreparedCall(c_.prnn, c_.prnn_handle, rnn_.get(), is_training_, config_.input, batch_sizes);
 }
 
 TakenCall::Buffers TakenCall::buffers(void* base, size_t prnn_workspace) const {
@@ -152,7 +92,8 @@ TakenCall::Buffers TakenCall::buffers(void* base, size_t prnn_workspace) const {
   return b;
 }
 
-Sizes TakenCall::sizes() const { return {buffers(nullptr, prnn_.workspace).size, prnn_.reserve}; }
+// The least reserve space, with which a backward pass runs once after each forward call, as cuDNN's does.
+Sizes TakenCall::sizes() const { return {buffers(nullptr, call_.info.workspaceSize).size, call_.info.reserveSize}; }
 
 Sizes TakenCall::sizes_for_any_lengths() const {
   const Sizes sizes = this->sizes();
@@ -160,8 +101,9 @@ Sizes TakenCall::sizes_for_any_lengths() const {
   // libprnn's sizes grow with timesteps, sequences and rows, and with the batch if it varies.
   std::vector<int> longest(config_.steps, config_.batch);
   longest.push_back(config_.batch - 1);
-  const Sizes most = prnn_sizes(Steps(c_.prnn, type_of(config_), longest, config_.input));
-  return {std::max(sizes.workspace, buffers(nullptr, most.workspace).size), std::max(sizes.reserve, most.reserve)};
+  const prnnRNNCallInfo_t most = prepare(longest).info;
+  return {std::max(sizes.workspace, buffers(nullptr, most.workspaceSize).size),
+          std::max(sizes.reserve, most.reserveSize)};
 }
 
 const void* TakenCall::packed_weights(const void* weights, const Buffers& b) const {
@@ -223,30 +165,25 @@ class TakenCall::Layouts {
   bool packs_, sorts_;
 };
 
-void TakenCall::forward(const Arguments& a, const void* padding, const Spaces& spaces) {
-  const Prnn& prnn = c_.prnn;
-  const Steps &x_steps = *x_steps_, &y_steps = *y_steps_;
-  const Buffers b = buffers(spaces.workspace, prnn_.workspace);
-  const Descriptors desc(prnn, config_, c_.weights.packed_size);
+void TakenCall::forward(const prnnRNNForwardArgs_t& given, const void* padding) {
+  const Buffers b = buffers(given.workspace, call_.info.workspaceSize);
   const Layouts layouts(*this, b);
-  const void* const weights = packed_weights(a.weights, b);
-  const void* const x = layouts.packed(a.x, config_.input, 0);
-  void* const y = layouts.packed_output(a.y_out, 1);
-  const void *const hx = layouts.sorted(a.hx, 0), *const cx = layouts.sorted(a.cx, 1);
-  void *const hy = layouts.sorted_output(a.hy, 2), *const cy = layouts.sorted_output(a.cy, 3);
+  prnnRNNForwardArgs_t args = given;
+  args.w = packed_weights(given.w, b);
+  args.x = layouts.packed(given.x, config_.input, 0);
+  args.y = layouts.packed_output(given.y, 1);
+  args.hx = layouts.sorted(given.hx, 0);
+  args.cx = layouts.sorted(given.cx, 1);
+  args.hy = layouts.sorted_output(given.hy, 2);
+  args.cy = layouts.sorted_output(given.cy, 3);
+  args.workspace = b.prnn;
+  args.workspaceSize = b.prnn_size;
+  if (!is_training_) args.reserve = nullptr;
   if (is_training_ && b.dropout_states != nullptr) draw_seed(b);
-  const prnnStatus_t status =
-      is_training_
-          ? prnn.RNNForwardTraining(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
-                                    desc.c.get(), cx, desc.weights.get(), weights, y_steps.data(), y, desc.h.get(), hy,
-                                    desc.c.get(), cy, b.prnn, b.prnn_size, spaces.reserve, spaces.reserve_size)
-          : prnn.RNNForwardInference(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
-                                     desc.c.get(), cx, desc.weights.get(), weights, y_steps.data(), y, desc.h.get(), hy,
-                                     desc.c.get(), cy, b.prnn, b.prnn_size);
-  prnn.require(status, c_.prnn_handle);
-  layouts.finish(a.y_out, config_.output(), 1, padding);
-  layouts.finish_states(a.hy, 2);
-  layouts.finish_states(a.cy, 3);
+  c_.prnn.require(c_.prnn.RunRNNForward(call_.get(), &args), c_.prnn_handle);
+  layouts.finish(given.y, config_.output(), 1, padding);
+  layouts.finish_states(given.hy, 2);
+  layouts.finish_states(given.cy, 3);
 }
 
 // A seed for this call's masks, drawn from the states of cuDNN's descriptor: they are the program's, which saves and
@@ -276,48 +213,46 @@ void TakenCall::draw_seed(const Buffers& b) {
   device::store_seed(b.coins_out, kDrawCount, b.dropout_states, c_.stream);
 }
 
-void TakenCall::backward_data(const Arguments& a, const void* padding, const Spaces& spaces) {
-  const Prnn& prnn = c_.prnn;
-  const Steps &x_steps = *x_steps_, &y_steps = *y_steps_;
-  const Buffers b = buffers(spaces.workspace, prnn_.workspace);
-  const Descriptors desc(prnn, config_, c_.weights.packed_size);
+void TakenCall::backward_data(const prnnRNNBackwardDataArgs_t& given, const void* padding) {
+  const Buffers b = buffers(given.workspace, call_.info.workspaceSize);
   const Layouts layouts(*this, b);
-  const void* const weights = packed_weights(a.weights, b);
-  const void *const y = layouts.packed(a.y, config_.output(), 0), *const dy = layouts.packed(a.dy, config_.output(), 1);
-  void* const dx = layouts.packed_output(a.dx, 2);
-  const void *const hx = layouts.sorted(a.hx, 0), *const cx = layouts.sorted(a.cx, 1),
-                    *const dhy = layouts.sorted(a.dhy, 2), *const dcy = layouts.sorted(a.dcy, 3);
-  void *const dhx = layouts.sorted_output(a.dhx, 4), *const dcx = layouts.sorted_output(a.dcx, 5);
-  prnn.require(prnn.RNNBackwardData(c_.prnn_handle, rnn_.get(), y_steps.count(), y_steps.data(), y, y_steps.data(), dy,
-                                    desc.h.get(), dhy, desc.c.get(), dcy, desc.weights.get(), weights, desc.h.get(), hx,
-                                    desc.c.get(), cx, x_steps.data(), dx, desc.h.get(), dhx, desc.c.get(), dcx, b.prnn,
-                                    b.prnn_size, spaces.reserve, spaces.reserve_size),
-               c_.prnn_handle);
-  layouts.finish(a.dx, config_.input, 2, padding);
-  layouts.finish_states(a.dhx, 4);
-  layouts.finish_states(a.dcx, 5);
+  prnnRNNBackwardDataArgs_t args = given;
+  args.w = packed_weights(given.w, b);
+  args.y = layouts.packed(given.y, config_.output(), 0);
+  args.dy = layouts.packed(given.dy, config_.output(), 1);
+  args.dx = layouts.packed_output(given.dx, 2);
+  args.hx = layouts.sorted(given.hx, 0);
+  args.cx = layouts.sorted(given.cx, 1);
+  args.dhy = layouts.sorted(given.dhy, 2);
+  args.dcy = layouts.sorted(given.dcy, 3);
+  args.dhx = layouts.sorted_output(given.dhx, 4);
+  args.dcx = layouts.sorted_output(given.dcx, 5);
+  args.workspace = b.prnn;
+  args.workspaceSize = b.prnn_size;
+  c_.prnn.require(c_.prnn.RunRNNBackwardData(call_.get(), &args), c_.prnn_handle);
+  layouts.finish(given.dx, config_.input, 2, padding);
+  layouts.finish_states(given.dhx, 4);
+  layouts.finish_states(given.dcx, 5);
 }
 
-void TakenCall::backward_weights(bool adds, const Arguments& a, const Spaces& spaces) {
-  const Prnn& prnn = c_.prnn;
-  const Steps &x_steps = *x_steps_, &y_steps = *y_steps_;
-  const Buffers b = buffers(spaces.workspace, prnn_.workspace);
-  const Descriptors desc(prnn, config_, c_.weights.packed_size);
+void TakenCall::backward_weights(bool adds, const prnnRNNBackwardWeightsArgs_t& given) {
+  const Buffers b = buffers(given.workspace, call_.info.workspaceSize);
   const Layouts layouts(*this, b);
   const WeightLayout& layout = c_.weights;
-  char* const space = static_cast<char*>(a.dweights);
-  char* const dweights = layout.is_same ? space + layout.same_at : b.weights;
+  char* const space = static_cast<char*>(given.dw);
+  prnnRNNBackwardWeightsArgs_t args = given;
+  args.dw = layout.is_same ? space + layout.same_at : b.weights;
   if (!adds) {
-    device::fill(dweights, 0, layout.packed_size, c_.stream);
+    device::fill(args.dw, 0, layout.packed_size, c_.stream);
   } else if (!layout.is_same) {
-    packed_weights(a.dweights, b);
+    packed_weights(given.dw, b);
   }
-  const void *const x = layouts.packed(a.x, config_.input, 0), *const y = layouts.packed(a.y, config_.output(), 1);
-  const void* const hx = layouts.sorted(a.hx, 0);
-  prnn.require(prnn.RNNBackwardWeights(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
-                                       y_steps.data(), y, b.prnn, b.prnn_size, desc.weights.get(), dweights,
-                                       spaces.reserve, spaces.reserve_size),
-               c_.prnn_handle);
+  args.x = layouts.packed(given.x, config_.input, 0);
+  args.y = layouts.packed(given.y, config_.output(), 1);
+  args.hx = layouts.sorted(given.hx, 0);
+  args.workspace = b.prnn;
+  args.workspaceSize = b.prnn_size;
+  c_.prnn.require(c_.prnn.RunRNNBackwardWeights(call_.get(), &args), c_.prnn_handle);
   if (layout.is_same) return;
   for (const WeightBlock& block : layout.blocks) {
     device::copy(space + block.cudnn, b.weights + block.prnn, block.size, c_.stream);

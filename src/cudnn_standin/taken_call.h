@@ -1,8 +1,6 @@
 // A call that prnn serves: cuDNN's arguments are brought into prnn's layouts, prnn computes, and the results go back.
 #pragma once
 
-#include <memory>
-
 #include "cudnn_standin/decision.h"
 
 namespace prnn_cudnn {
@@ -19,31 +17,16 @@ struct Context {
   const WeightLayout& weights;
 };
 
-struct Spaces {
-  void* workspace;
-  size_t workspace_size;
-  void* reserve;
-  size_t reserve_size;
-};
-
 struct Sizes {
   size_t workspace = 0, reserve = 0;
 };
 
-// NULL where cuDNN's function has no such argument or its caller gave none.
-struct Arguments {
-  const void *x = nullptr, *y = nullptr, *dy = nullptr, *hx = nullptr, *cx = nullptr, *dhy = nullptr, *dcy = nullptr;
-  const void* weights = nullptr;
-  void *y_out = nullptr, *hy = nullptr, *cy = nullptr, *dx = nullptr, *dhx = nullptr, *dcx = nullptr;
-  void* dweights = nullptr;
-};
-
+// Takes cuDNN's arrays in prnn's structs: sequences, states and weights lie as cuDNN has them, c is NULL but for an
+// LSTM.
 class TakenCall {
  public:
   // is_training: one of the three calls of a training step.
   TakenCall(const Context& context, bool is_training);
-
-  ~TakenCall();
 
   // For these sequences, of the call in inference, or of each call of a training step.
   Sizes sizes() const;
@@ -52,16 +35,15 @@ class TakenCall {
   Sizes sizes_for_any_lengths() const;
 
   // `padding`: the element that goes where y, or dx, has no timestep.
-  void forward(const Arguments& arguments, const void* padding, const Spaces& spaces);
-  void backward_data(const Arguments& arguments, const void* padding, const Spaces& spaces);
-  void backward_weights(bool adds, const Arguments& arguments, const Spaces& spaces);
+  void forward(const prnnRNNForwardArgs_t& given, const void* padding);
+  void backward_data(const prnnRNNBackwardDataArgs_t& given, const void* padding);
+  void backward_weights(bool adds, const prnnRNNBackwardWeightsArgs_t& given);
 
  private:
   struct Buffers;
-  class Steps;
   class Layouts;
 
-  Sizes prnn_sizes(const Steps& x_steps) const;
+  PreparedCall prepare(const std::vector<int>& batch_sizes) const;
   Buffers buffers(void* base, size_t prnn_workspace) const;
   const void* packed_weights(const void* weights, const Buffers& buffers) const;
   void draw_seed(const Buffers& buffers);
@@ -71,8 +53,7 @@ class TakenCall {
   const bool is_training_;
   const DropoutDesc dropout_;
   const RnnDesc rnn_;
-  std::unique_ptr<const Steps> x_steps_, y_steps_;
-  Sizes prnn_;  // libprnn's own part of sizes()
+  const PreparedCall call_;
 };
 
 }  // namespace prnn_cudnn

@@ -1,7 +1,6 @@
 #include "rnn/call.h"
 
 #include "core/handle.h"
-#include "rnn/backend.h"
 #include "rnn/reserve.h"
 #include "rnn/validate.h"
 
@@ -14,9 +13,7 @@ void require_arrays(const RnnProblem& problem, std::initializer_list<NamedArray>
   for (const NamedArray& array : needed) require_not_null(array.data, array.name);
   require_aligned(type_size(problem.type), needed);
   require_aligned(type_size(problem.type), optional);
-  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
-                                            {problem.extras.resetCx, "extras->resetCx"},
-                                            {problem.masks.recurrent, "masks->recurrent"}});
+  require_aligned_states(problem);
 }
 
 // Frozen layers (prnnSetRNNFrozenLayers) have no gradients of data.
@@ -31,38 +28,36 @@ void require_no_data_gradients(const RnnProblem& problem, std::initializer_list<
   }
 }
 
-// Sets the workspace of the call's arguments.
+// Checks the workspace of the call's arguments.
 template <class Args>
-void take_workspace(prnnHandle_t handle, const CallPlan& plan, const Space& workspace, Args* args) {
-  require_space(workspace.memory, workspace.size, plan.workspace, "workspace", "workSpaceSizeInBytes");
-  if (!handle->is_cpu()) require_aligned(16, {{workspace.memory, "workspace"}});
-  args->workspace = const_cast<void*>(workspace.memory);
+void check_workspace(prnnHandle_t handle, const CallPlan& plan, const Args& args) {
+  require_space(args.workspace, args.workspaceSize, plan.workspace, "workspace", "workSpaceSizeInBytes");
+  if (!handle->is_cpu()) require_aligned(16, {{args.workspace, "workspace"}});
 }
 
-// Sets the reserve space of the call's arguments.
+// Replaces the reserve space of the call's arguments by the backend's part of it.
 template <class Args>
-void take_reserve(prnnHandle_t handle, const CallPlan& plan, const Space& reserve, Args* args) {
-  require_space(reserve.memory, reserve.size, plan.reserve, "reserveSpace", "reserveSpaceSizeInBytes");
-  if (!handle->is_cpu()) require_aligned(16, {{reserve.memory, "reserveSpace"}});
-  args->reserve = static_cast<char*>(const_cast<void*>(reserve.memory)) + reserve_header_size(*handle);
-  args->keeps_gates = reserve.size >= plan.retained_reserve;
+void take_reserve(prnnHandle_t handle, const CallPlan& plan, Args* args) {
+  require_space(args->reserve, args->reserveSize, plan.reserve, "reserveSpace", "reserveSpaceSizeInBytes");
+  if (!handle->is_cpu()) require_aligned(16, {{args->reserve, "reserveSpace"}});
+  args->reserve = static_cast<char*>(args->reserve) + reserve_header_size(*handle);
+  args->keeps_gates = args->reserveSize >= plan.retained_reserve;
 }
 
-// Sets the reserve space of a backward call that comes after `stage`.
+// Takes the reserve space of a backward call that comes after `stage`, once its header is checked.
 template <class Args>
-void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnProblem& problem, const Space& reserve,
-                         TrainingStage stage, Args* args) {
-  take_reserve(handle, plan, reserve, args);
+void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnProblem& problem, TrainingStage stage,
+                         Args* args) {
+  void* const reserve = args->reserve;
+  take_reserve(handle, plan, args);
   if (!handle->is_cpu()) return;
-  require_stage(*handle, reserve.memory, problem, stage);
-  args->keeps_gates = reserve_keeps_gates(handle, *plan.backend, problem, reserve.memory, reserve.size);
-  settle_reserve(handle, *plan.backend, problem, const_cast<void*>(reserve.memory));
+  args->keeps_gates = open_reserve(handle, *plan.backend, problem, reserve, args->reserveSize, stage);
 }
 
 }  // namespace
 
 CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  CallPlan plan{select_backend(*handle, rnn, problem), 0, 0, 0};
+  CallPlan plan{handle->is_cpu() ? cpu_rnn_backend() : cuda_rnn_backend(handle, rnn.backend, problem), 0, 0, 0};
   plan.workspace = plan.backend->workspace_size(handle, problem);
   if (!problem.training) return plan;
   const size_t header = reserve_header_size(*handle);
@@ -71,8 +66,9 @@ CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProbl
   return plan;
 }
 
-void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnForwardArgs args,
-                 Space workspace, Space reserve, const CallPlan* plan) {
+void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, const prnnRNNForwardArgs_t& given,
+                 const CallPlan* plan) {
+  RnnForwardArgs args{given};
   if (problem.cell_states() == 0) args.cx = args.cy = nullptr;
   require_arrays(
       problem, {{args.x, "x"}, {args.w, "w"}, {args.y, "y"}},
@@ -84,44 +80,42 @@ void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& prob
   const auto bits = reinterpret_cast<uintptr_t>(args.y) | reinterpret_cast<uintptr_t>(args.w);
   problem.aligned = bits % 16 == 0;
   const CallPlan found = plan != nullptr && problem.aligned ? *plan : plan_call(handle, rnn, problem);
-  take_workspace(handle, found, workspace, &args);
-  args.reserve = nullptr;
-  if (problem.training) take_reserve(handle, found, reserve, &args);
+  check_workspace(handle, found, args);
+  if (problem.training) take_reserve(handle, found, &args);
   found.backend->forward(handle, problem, args);
   if (!problem.training) return;
-  stamp_reserve(*handle, const_cast<void*>(reserve.memory), problem, TrainingStage::kForward, args.keeps_gates);
+  stamp_reserve(*handle, given.reserve, problem, TrainingStage::kForward, args.keeps_gates);
 }
 
-void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnBackwardDataArgs args,
-                       Space workspace, Space reserve, const CallPlan* plan) {
+void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
+                       const prnnRNNBackwardDataArgs_t& given, const CallPlan* plan) {
+  RnnBackwardDataArgs args{given};
   if (problem.cell_states() == 0) args.dcy = args.cx = args.dcx = nullptr;
   problem.gives_dx = args.dx != nullptr;
   problem.aligned = true;  // no backward kernel depends on the forward call's data
+  const std::initializer_list<NamedArray> gradients = {{args.dx, "dx"},
+                                                       {args.dhx, "dhx"},
+                                                       {args.dcx, "dcx"},
+                                                       {problem.extras.dresetHx, "extras->dresetHx"},
+                                                       {problem.extras.dresetCx, "extras->dresetCx"}};
   require_arrays(problem, {{args.y, "y"}, {args.dy, "dy"}, {args.w, "w"}},
                  {{args.dhy, "dhy"},
                   {args.dcy, "dcy"},
                   {args.hx, "hx"},
                   {args.cx, "cx"},
-                  {args.dx, "dx"},
-                  {args.dhx, "dhx"},
-                  {args.dcx, "dcx"},
-                  {problem.extras.dcells, "extras->dcells"},
-                  {problem.extras.dresetHx, "extras->dresetHx"},
-                  {problem.extras.dresetCx, "extras->dresetCx"}});
-  require_no_data_gradients(problem, {{args.dx, "dx"},
-                                      {args.dhx, "dhx"},
-                                      {args.dcx, "dcx"},
-                                      {problem.extras.dresetHx, "extras->dresetHx"},
-                                      {problem.extras.dresetCx, "extras->dresetCx"}});
+                  {problem.extras.dcells, "extras->dcells"}});
+  require_aligned(type_size(problem.type), gradients);
+  require_no_data_gradients(problem, gradients);
   const CallPlan found = plan != nullptr ? *plan : plan_call(handle, rnn, problem);
-  take_workspace(handle, found, workspace, &args);
-  take_filled_reserve(handle, found, problem, reserve, TrainingStage::kForward, &args);
+  check_workspace(handle, found, args);
+  take_filled_reserve(handle, found, problem, TrainingStage::kForward, &args);
   found.backend->backward_data(handle, problem, args);
-  stamp_reserve(*handle, const_cast<void*>(reserve.memory), problem, TrainingStage::kBackwardData, args.keeps_gates);
+  stamp_reserve(*handle, given.reserve, problem, TrainingStage::kBackwardData, args.keeps_gates);
 }
 
 void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
-                          RnnBackwardWeightsArgs args, Space workspace, Space reserve, const CallPlan* plan) {
+                          const prnnRNNBackwardWeightsArgs_t& given, const CallPlan* plan) {
+  RnnBackwardWeightsArgs args{given};
   problem.aligned = true;
   require_arrays(problem, {{args.x, "x"}, {args.y, "y"}, {args.dw, "dw"}}, {{args.hx, "hx"}});
   if (rnn.wgrad_mode == PRNN_WGRAD_MODE_SET && !handle->is_cpu()) {
@@ -131,8 +125,8 @@ void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProb
   }
   args.adds = rnn.wgrad_mode == PRNN_WGRAD_MODE_ADD;
   const CallPlan found = plan != nullptr ? *plan : plan_call(handle, rnn, problem);
-  take_workspace(handle, found, workspace, &args);
-  take_filled_reserve(handle, found, problem, reserve, TrainingStage::kBackwardData, &args);
+  check_workspace(handle, found, args);
+  take_filled_reserve(handle, found, problem, TrainingStage::kBackwardData, &args);
   found.backend->backward_weights(handle, problem, args);
 }
 

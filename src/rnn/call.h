@@ -8,26 +8,23 @@
 
 namespace prnn {
 
-// A workspace or reserve space as the caller gave it.
-struct Space {
-  const void* memory = nullptr;
-  size_t size = 0;
-};
-
-// The backend of a call and its sizes in bytes. A reserve space's contain its header.
+// The backend of a call and its sizes in bytes. A reserve space's contain its header; in inference they are 0.
 struct CallPlan {
   SharedRnnBackend backend;
   size_t workspace, reserve, retained_reserve;
 };
+
+// Throws NOT_SUPPORTED with the limit that was broken if no backend serves the problem on the handle's device.
 CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem);
 
-// The workspaces and reserve spaces of `args` are set by these. plan: made for the problem; NULL: it is made here.
-// problem.aligned follows from the arguments, and with unaligned ones another plan than that given runs.
-void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnForwardArgs args,
-                 Space workspace, Space reserve, const CallPlan* plan);
-void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, RnnBackwardDataArgs args,
-                       Space workspace, Space reserve, const CallPlan* plan);
+// Each runs one call. Extras and masks are the problem's; those of the arguments do not count. plan: made for the
+// problem; NULL: it is made here. problem.aligned follows from the arguments, and with unaligned ones another plan than
+// that given runs.
+void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem, const prnnRNNForwardArgs_t& args,
+                 const CallPlan* plan);
+void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
+                       const prnnRNNBackwardDataArgs_t& args, const CallPlan* plan);
 void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
-                          RnnBackwardWeightsArgs args, Space workspace, Space reserve, const CallPlan* plan);
+                          const prnnRNNBackwardWeightsArgs_t& args, const CallPlan* plan);
 
 }  // namespace prnn

@@ -54,7 +54,7 @@ RnnProblem problem_of_run(const prnnRNNCallStruct& call, const prnnRNNExtras_t* 
     fail(PRNN_STATUS_BAD_PARAM, "args->masks->zoneoutExpectation is %g; the call was prepared with %g",
          given_masks.zoneoutExpectation, problem.masks.zoneoutExpectation);
   }
-  require_extras(call.rnn, given, "args->extras");
+  require_extras(problem.mode, given, "args->extras");
   problem.extras.reset = given.reset;
   problem.extras.resetHx = given.resetHx;
   problem.extras.resetCx = given.resetCx;
@@ -99,9 +99,7 @@ void require_training(const prnnRNNCallStruct& call, const char* function) {
 
 extern "C" prnnStatus_t prnnPrepareRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, prnnForwardMode_t mode,
                                        int inputSize, int seqLength, const int* batchSizes, prnnRNNCall_t* call) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     require_enumerator(mode, {PRNN_FWD_MODE_INFERENCE, PRNN_FWD_MODE_TRAINING}, "mode");
     require_not_null(call, "call");
     RnnProblem problem = problem_from_sizes(rnn, inputSize, seqLength, batchSizes);
@@ -144,9 +142,7 @@ extern "C" prnnStatus_t prnnRunRNNForward(prnnRNNCall_t call, const prnnRNNForwa
     if (!problem.training && args->reserve != nullptr) {
       fail(PRNN_STATUS_BAD_PARAM, "args->reserve is given, but the call was prepared for inference; it must be NULL");
     }
-    RnnForwardArgs arrays{args->x, args->hx, args->cx, args->w, args->y, args->hy, args->cy, nullptr, nullptr};
-    run_forward(call->handle, call->rnn, problem, arrays, {args->workspace, args->workspaceSize},
-                {args->reserve, args->reserveSize}, &call->plan);
+    run_forward(call->handle, call->rnn, problem, *args, &call->plan);
   });
 }
 
@@ -154,10 +150,7 @@ extern "C" prnnStatus_t prnnRunRNNBackwardData(prnnRNNCall_t call, const prnnRNN
   return run_call(call, args, "args", [&] {
     require_training(*call, "prnnRunRNNBackwardData");
     RnnProblem problem = problem_of_run(*call, args->extras, args->masks, {false, true, true});
-    RnnBackwardDataArgs arrays{args->y,  args->dy, args->dhy, args->dcy, args->w, args->hx,
-                               args->cx, args->dx, args->dhx, args->dcx, nullptr, nullptr};
-    run_backward_data(call->handle, call->rnn, problem, arrays, {args->workspace, args->workspaceSize},
-                      {args->reserve, args->reserveSize}, &call->plan);
+    run_backward_data(call->handle, call->rnn, problem, *args, &call->plan);
   });
 }
 
@@ -165,9 +158,7 @@ extern "C" prnnStatus_t prnnRunRNNBackwardWeights(prnnRNNCall_t call, const prnn
   return run_call(call, args, "args", [&] {
     require_training(*call, "prnnRunRNNBackwardWeights");
     RnnProblem problem = problem_of_run(*call, args->extras, args->masks, {false, false, false});
-    RnnBackwardWeightsArgs arrays{args->x, args->hx, args->y, args->dw, nullptr, nullptr};
-    run_backward_weights(call->handle, call->rnn, problem, arrays, {args->workspace, args->workspaceSize},
-                         {args->reserve, args->reserveSize}, &call->plan);
+    run_backward_weights(call->handle, call->rnn, problem, *args, &call->plan);
   });
 }
 

@@ -41,6 +41,22 @@ RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int6
   return offsets;
 }
 
+WeightBlock rnn_matrix(const RnnProblem& problem, int64_t layer, int64_t recurrence, int id) {
+  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, layer, recurrence);
+  if (id == kProjectionId) return {offsets.projection, problem.projection * problem.hidden};
+  const bool is_recurrent = id >= problem.gates();  // acts on the state, not on the input
+  if (!is_recurrent && offsets.input < 0) return {};
+  const int64_t elements = problem.hidden * (is_recurrent ? problem.state() : problem.layer_input(layer));
+  return {(is_recurrent ? offsets.recurrent : offsets.input) + id % problem.gates() * elements, elements};
+}
+
+WeightBlock rnn_bias(const RnnProblem& problem, int64_t layer, int64_t recurrence, int id) {
+  if (id == kProjectionId) return {};
+  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, layer, recurrence);
+  return {(id >= problem.gates() ? offsets.recurrent_bias : offsets.input_bias) + id % problem.gates() * problem.hidden,
+          problem.hidden};
+}
+
 int64_t rnn_params_count(const RnnProblem& problem) {
   return matrices_before(problem, problem.layers) + problem.layers * problem.recurrences() * 2 * gate_rows(problem);
 }

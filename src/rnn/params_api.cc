@@ -1,11 +1,11 @@
 // The C functions that tell sizes and find one matrix or bias in the packed weights.
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "core/enums.h"
 #include "core/handle.h"
-#include "rnn/backend.h"
-#include "rnn/reserve.h"
+#include "rnn/call.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -13,21 +13,8 @@ using namespace prnn;
 namespace prnn {
 namespace {
 
-constexpr int kProjectionId = 8;  // the linLayerID of the LSTM projection, for all cells out of the gates' range
-
-// A block of the packed weights: where it starts and its size, both in elements. None: offset -1.
-struct WeightBlock {
-  int64_t offset = -1;
-  int64_t elements = 0;
-};
-
-struct LinLayer {
-  int64_t layer, recurrence;
-  int gate;        // -1: the projection
-  bool recurrent;  // acts on the state, not on the input
-};
-
-LinLayer require_lin_layer(const RnnProblem& problem, int layer, int linLayerID) {
+// Throws BAD_PARAM unless the layer has such a matrix; returns the layer and the recurrence.
+std::pair<int64_t, int64_t> require_lin_layer(const RnnProblem& problem, int layer, int linLayerID) {
   const int64_t pseudo_layers = problem.layers * problem.recurrences();
   if (layer < 0 || layer >= pseudo_layers) {
     fail(PRNN_STATUS_BAD_PARAM, "layer is %d; it must lie between 0 and numLayers * directions%s - 1 = %lld", layer,
@@ -39,45 +26,26 @@ LinLayer require_lin_layer(const RnnProblem& problem, int layer, int linLayerID)
     fail(PRNN_STATUS_BAD_PARAM, "linLayerID is %d; with %s it must lie between 0 and %d%s", linLayerID,
          name_of(problem.mode), 2 * gates - 1, problem.projection > 0 ? ", or be 8 for the projection" : "");
   }
-  return {layer / problem.recurrences(), layer % problem.recurrences(), is_projection ? -1 : linLayerID % gates,
-          linLayerID >= gates};
-}
-
-WeightBlock find_matrix(const RnnProblem& problem, const LinLayer& lin) {
-  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.recurrence);
-  if (lin.gate < 0) return {offsets.projection, problem.projection * problem.hidden};
-  if (!lin.recurrent && offsets.input < 0) return {};
-  const int64_t columns = lin.recurrent ? problem.state() : problem.layer_input(lin.layer);
-  const int64_t elements = problem.hidden * columns;
-  return {(lin.recurrent ? offsets.recurrent : offsets.input) + lin.gate * elements, elements};
-}
-
-WeightBlock find_bias(const RnnProblem& problem, const LinLayer& lin) {
-  if (lin.gate < 0) return {};
-  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.recurrence);
-  return {(lin.recurrent ? offsets.recurrent_bias : offsets.input_bias) + lin.gate * problem.hidden, problem.hidden};
+  return {layer / problem.recurrences(), layer % problem.recurrences()};
 }
 
 // The body of prnnGetRNNLinLayer{Matrix,Bias}Params. `dimension` is where the descriptor has the number of elements.
-template <class Find>
 prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int layer, prnnTensorDescriptor_t xDesc,
-                           prnnFilterDescriptor_t wDesc, const void* w, int linLayerID, Find find, int dimension,
-                           prnnFilterDescriptor_t descriptor, const char* descriptor_name, void** pointer,
-                           const char* pointer_name) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+                           prnnFilterDescriptor_t wDesc, const void* w, int linLayerID, decltype(rnn_matrix) find,
+                           int dimension, prnnFilterDescriptor_t descriptor, const char* descriptor_name,
+                           void** pointer, const char* pointer_name) {
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     const RnnProblem problem = problem_from_input(rnn, xDesc);
-    require_filter(wDesc, "wDesc", rnn.type, rnn_params_count(problem));
-    const LinLayer lin = require_lin_layer(problem, layer, linLayerID);
+    require_filter(wDesc, "wDesc", rnn.layer.type, rnn_params_count(problem));
+    const auto [of_layer, recurrence] = require_lin_layer(problem, layer, linLayerID);
     require_alive(descriptor, descriptor_name);
     require_not_null(pointer, pointer_name);
-    const WeightBlock block = find(problem, lin);
+    const WeightBlock block = find(problem, of_layer, recurrence, linLayerID);
     if (block.elements > INT_MAX) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "the matrix has %lld elements; a descriptor holds at most %d",
            static_cast<long long>(block.elements), INT_MAX);
     }
-    descriptor->type = rnn.type;
+    descriptor->type = rnn.layer.type;
     descriptor->format = PRNN_TENSOR_NCHW;
     descriptor->set = true;
     descriptor->rank = block.offset < 0 ? 0 : 3;
@@ -85,18 +53,9 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
     descriptor->dims[dimension] = static_cast<int>(block.elements);
     // Through an integer, for w may be NULL.
     const uintptr_t address =
-        reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.type);
+        reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.layer.type);
     *pointer = block.offset < 0 ? nullptr : reinterpret_cast<void*>(address);
   });
-}
-
-size_t workspace_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  return select_backend(*handle, rnn, problem)->workspace_size(handle, problem);
-}
-
-size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem, bool keeps_gates) {
-  return reserve_header_size(*handle) +
-         select_backend(*handle, rnn, problem)->reserve_size(handle, problem, keeps_gates);
 }
 
 }  // namespace
@@ -105,25 +64,22 @@ size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProb
 extern "C" prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                                 const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                                 size_t* sizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
     problem.gives_dx = false;
-    *sizeInBytes = std::max(workspace_size(handle, rnn, problem), workspace_size(handle, rnn, inference_of(problem)));
+    *sizeInBytes =
+        std::max(plan_call(handle, rnn, problem).workspace, plan_call(handle, rnn, inference_of(problem)).workspace);
   });
 }
 
 extern "C" prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                                       const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                                       size_t* sizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = reserve_size(handle, rnn, problem, true);
+    *sizeInBytes = plan_call(handle, rnn, problem).retained_reserve;
   });
 }
 
@@ -131,34 +87,29 @@ extern "C" prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnn
                                                  prnnForwardMode_t fwdMode, const int seqLength,
                                                  const prnnTensorDescriptor_t* xDesc, size_t* workSpaceSize,
                                                  size_t* reserveSpaceSize) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     require_enumerator(fwdMode, {PRNN_FWD_MODE_INFERENCE, PRNN_FWD_MODE_TRAINING}, "fwdMode");
-    const bool is_training = fwdMode == PRNN_FWD_MODE_TRAINING;
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
-    if (!is_training) problem = inference_of(std::move(problem));
+    if (fwdMode == PRNN_FWD_MODE_INFERENCE) problem = inference_of(std::move(problem));
     require_not_null(workSpaceSize, "workSpaceSize");
     require_not_null(reserveSpaceSize, "reserveSpaceSize");
-    const size_t workspace = workspace_size(handle, rnn, problem);
-    *reserveSpaceSize = is_training ? reserve_size(handle, rnn, problem, false) : 0;
-    *workSpaceSize = workspace;
+    const CallPlan plan = plan_call(handle, rnn, problem);
+    *workSpaceSize = plan.workspace;
+    *reserveSpaceSize = plan.reserve;
   });
 }
 
 extern "C" prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                              const prnnTensorDescriptor_t xDesc, size_t* sizeInBytes,
                                              prnnDataType_t dataType) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
     require_known_type(dataType, "dataType");
-    if (dataType != rnn.type) {
-      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", name_of(dataType), name_of(rnn.type));
+    if (dataType != rnn.layer.type) {
+      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", name_of(dataType), name_of(rnn.layer.type));
     }
-    *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.type);
+    *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.layer.type);
   });
 }
 
@@ -167,7 +118,7 @@ extern "C" prnnStatus_t prnnGetRNNLinLayerMatrixParams(prnnHandle_t handle, cons
                                                        const prnnFilterDescriptor_t wDesc, const void* w,
                                                        const int linLayerID, prnnFilterDescriptor_t linLayerMatDesc,
                                                        void** linLayerMat) {
-  return get_lin_layer(handle, rnnDesc, layer, xDesc, wDesc, w, linLayerID, find_matrix, 0, linLayerMatDesc,
+  return get_lin_layer(handle, rnnDesc, layer, xDesc, wDesc, w, linLayerID, rnn_matrix, 0, linLayerMatDesc,
                        "linLayerMatDesc", linLayerMat, "linLayerMat");
 }
 
@@ -176,6 +127,6 @@ extern "C" prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const 
                                                      const prnnFilterDescriptor_t wDesc, const void* w,
                                                      const int linLayerID, prnnFilterDescriptor_t linLayerBiasDesc,
                                                      void** linLayerBias) {
-  return get_lin_layer(handle, rnnDesc, layer, xDesc, wDesc, w, linLayerID, find_bias, 1, linLayerBiasDesc,
+  return get_lin_layer(handle, rnnDesc, layer, xDesc, wDesc, w, linLayerID, rnn_bias, 1, linLayerBiasDesc,
                        "linLayerBiasDesc", linLayerBias, "linLayerBias");
 }

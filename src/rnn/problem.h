@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "persistent_rnn.h"
+#include "prnn_call.h"
 #include "rnn/needs.h"
 
 namespace prnn {
@@ -63,10 +63,13 @@ struct RnnProblem {
   int64_t first_input(int64_t recurrence, int64_t gate) const {
     return gates_input ? ((direction_of(recurrence) * gates() + gate) * heads + recurrence % heads) * hidden : 0;
   }
+  int64_t hidden_of_heads() const { return hidden * heads; }
   uint32_t needs() const;  // bits of Needs
   bool zones_out() const { return masks.zoneout != nullptr || masks.zoneoutExpectation > 0; }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !(skip_input || gates_input); }
 };
+
+bool operator==(const RnnProblem& a, const RnnProblem& b);
 
 // Turns a problem into that of inference, where nothing is dropped.
 inline RnnProblem inference_of(RnnProblem problem) {
@@ -85,28 +88,29 @@ struct RnnLayerOffsets {
 RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int64_t recurrence);
 int64_t rnn_params_count(const RnnProblem& problem);  // elements
 
-// Pointers of one call. Optional ones are NULL as persistent_rnn.h allows. All void pointers are of problem.type.
+// One gate's matrix or bias in the packed weights, or the projection, by linLayerID: offset and size in elements. None:
+// offset -1.
+struct WeightBlock {
+  int64_t offset = -1;
+  int64_t elements = 0;
+};
+constexpr int kProjectionId = 8;  // the linLayerID of the LSTM projection, for all cells out of the gates' range
+WeightBlock rnn_matrix(const RnnProblem& problem, int64_t layer, int64_t recurrence, int linLayerID);
+WeightBlock rnn_bias(const RnnProblem& problem, int64_t layer, int64_t recurrence, int linLayerID);
+
+// The arrays of a run (prnn_call.h) as a backend gets them: cx and the like are NULL where the cell has none, `reserve`
+// is the backend's part, NULL in inference, and extras and masks are the problem's.
 // keeps_gates: that of RnnBackend::reserve_size(), for the reserve space that was given; the same in all calls of a
 // training step.
-struct RnnForwardArgs {
-  const void *x, *hx, *cx, *w;
-  void *y, *hy, *cy;
-  void* workspace;
-  void* reserve;  // NULL: inference
+struct RnnForwardArgs : prnnRNNForwardArgs_t {
   bool keeps_gates = true;
 };
 
-struct RnnBackwardDataArgs {
-  const void *y, *dy, *dhy, *dcy, *w, *hx, *cx;
-  void *dx, *dhx, *dcx;
-  void *workspace, *reserve;
+struct RnnBackwardDataArgs : prnnRNNBackwardDataArgs_t {
   bool keeps_gates = true;
 };
 
-struct RnnBackwardWeightsArgs {
-  const void *x, *hx, *y;
-  void* dw;
-  void *workspace, *reserve;
+struct RnnBackwardWeightsArgs : prnnRNNBackwardWeightsArgs_t {
   bool keeps_gates = true;
   bool adds = true;  // to dw; false, on a CPU alone: it is overwritten
 };
@@ -127,5 +131,7 @@ class RnnBackend {
 
 using SharedRnnBackend = std::shared_ptr<const RnnBackend>;
 SharedRnnBackend cpu_rnn_backend();  // src/rnn/cpu/
+// The backend that serves the problem on a CUDA handle, or NOT_SUPPORTED with the limit that was broken. src/rnn/cudnn/
+SharedRnnBackend cuda_rnn_backend(prnnHandle_t handle, prnnRNNBackend_t wanted, const RnnProblem& problem);
 
 }  // namespace prnn

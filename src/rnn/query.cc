@@ -12,10 +12,10 @@
 #include "core/cpu/isa.h"
 #include "core/cpu/threads.h"
 #include "core/cuda/cuda_state.h"
-#include "rnn/backend.h"
+#include "rnn/call.h"
+#include "rnn/cuda/backend.h"
 #include "rnn/plan/backend_choice.h"
 #include "rnn/plan/canonical.h"
-#include "rnn/reserve.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -41,22 +41,16 @@ std::string join_reasons(const std::string& wavefront, const std::string& side_b
   return wavefront == side_by_side || side_by_side.empty() ? wavefront : wavefront + "; " + side_by_side;
 }
 
-PassReport report_forward(const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  if (plan.side_by_side.forward) return {plan.side_by_side.forward_shape, 2, ""};
-  if (wavefront.forward_layers > 1) return {wavefront.forward, wavefront.forward_layers, ""};
-  return {plan.forward, 1, join_reasons(wavefront.forward_reason, plan.side_by_side.forward_reason)};
-}
-
-PassReport report_backward(const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  if (plan.side_by_side.backward) return {plan.side_by_side.backward_shape, 2, ""};
-  if (wavefront.backward_layers > 1) return {wavefront.backward, wavefront.backward_layers, ""};
-  return {plan.backward, 1, join_reasons(wavefront.backward_reason, plan.side_by_side.backward_reason)};
+PassReport report(const RnnPlan& plan, Pass pass) {
+  const LayersTogether &wavefront = plan.wavefront[pass], &side_by_side = plan.side_by_side[pass];
+  for (const LayersTogether* together : {&side_by_side, &wavefront}) {
+    if (together->exist()) return {together->shape, together->layers, ""};
+  }
+  return {plan.shape[pass], 1, join_reasons(wavefront.reason, side_by_side.reason)};
 }
 
 prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const PassReport forward = report_forward(plan), backward = report_backward(plan);
+  const PassReport forward = report(plan, Pass::kForward), backward = report(plan, Pass::kBackward);
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
@@ -72,10 +66,11 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   info.batchPerPass = to_int(forward.shape.batch_per_pass());
   info.layersTogether = forward.layers;
   info.layersTogetherBackward = backward.layers;
-  info.layersTogetherInference = plan.inference_side_by_side ? 2 : plan.inference_layers;
+  info.layersTogetherInference =
+      plan.inference_side_by_side > 1 ? plan.inference_side_by_side : plan.inference_wavefront;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
-  info.largestHiddenSize = to_int(find_largest_hidden(row, problem));
+  info.largestHiddenSize = to_int(plan.largest_hidden);
   set_text(info.reason, sizeof info.reason, plan.reason);
   if (forward.layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
@@ -90,12 +85,6 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
 int64_t core_cache_bytes() {
   const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return bytes > 0 ? bytes : 256 * 1024;
-}
-
-// Sets the sizes that prnnGetRNNTempSpaceSizes has for training.
-void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem& problem, prnnRNNInfo_t* info) {
-  info->workspaceSize = backend.workspace_size(&context, problem);
-  info->reserveSize = reserve_header_size(context) + backend.reserve_size(&context, problem, false);
 }
 
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
@@ -120,25 +109,22 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   info.largestHiddenSize =
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
                                     : std::lround(std::floor(std::sqrt(double(room) / double(bytes_per_weight)))));
-  try {
-    set_sizes(context, *select_backend(context, rnn, problem), problem, &info);
-  } catch (const Failure& failure) {
-    info.supported = 0;
-    set_text(info.reason, sizeof info.reason, failure.what());
-  }
+  const CallPlan call = plan_call(&context, rnn, problem);
+  info.workspaceSize = call.workspace;
+  info.reserveSize = call.reserve;
   return info;
 }
 
-// The plan of a training call on a GPU. find_backend(problem): what would run it, or a Failure that says why nothing.
+// Reports a plan of a training call on a GPU. find_backend(problem): what would run it, or a Failure that says why
+// nothing.
 template <class FindBackend>
-prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem,
+prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem, const RnnPlan& plan,
                         const FindBackend& find_backend) {
-  const RnnPlan plan = plan_rnn(row, canonical(problem));
   prnnRNNInfo_t info = info_from_plan(row, problem, plan);
   if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
   try {
-    info.backend = find_backend(problem, plan);
-    info.inferenceBackend = find_backend(inference_of(problem), plan);
+    info.backend = find_backend(problem);
+    info.inferenceBackend = find_backend(inference_of(problem));
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
       set_text(
@@ -152,22 +138,24 @@ prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnPr
 }
 
 prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  const auto find_backend = [&](const RnnProblem& of_call, const RnnPlan&) {
-    return select_cuda_backend(context, rnn.backend, of_call)->kind();
+  const auto find_backend = [&](const RnnProblem& of_call) {
+    return cuda_rnn_backend(&context, rnn.backend, of_call)->kind();
   };
   const CudaState& state = cuda_state(context);
   prnnRNNInfo_t info{};
   if (state.row.name != nullptr) {
-    info = query_gpu(state.row, rnn, problem, find_backend);
+    info = query_gpu(state.row, rnn, problem, resident_backend(context, problem)->plan(), find_backend);
     if (info.supported != 0 && info.backend == PRNN_PERSISTENT_BACKEND) {
-      set_sizes(context, *select_cuda_backend(context, rnn.backend, problem), problem, &info);
+      const CallPlan call = plan_call(&context, rnn, problem);
+      info.workspaceSize = call.workspace;
+      info.reserveSize = call.reserve;
     }
     return info;
   }
   set_text(info.device, sizeof info.device, "GPU without a row");
   set_text(info.reason, sizeof info.reason, state.no_row);
   try {
-    info.backend = info.inferenceBackend = find_backend(problem, RnnPlan());
+    info.backend = info.inferenceBackend = find_backend(problem);
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
   }
@@ -179,7 +167,8 @@ prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProb
   if (row == nullptr) {
     fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
   }
-  return query_gpu(*row, rnn, problem, [&](const RnnProblem& of_call, const RnnPlan& plan) {
+  const RnnPlan plan = plan_rnn(*row, canonical(problem));
+  return query_gpu(*row, rnn, problem, plan, [&](const RnnProblem& of_call) {
     const BackendChoice choice = choose_backend(of_call, plan, rnn.backend);
     // A GPU that CUDA no longer compiles for runs nothing.
     const bool runs_cudnn = choice.cudnn && !row->is_legacy();
@@ -198,9 +187,7 @@ prnnRNNInfo_t query_rnn(prnnHandle_t handle, const prnnRNNStruct& rnn, const Rnn
 
 extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                      const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
     require_not_null(info, "info");
     *info = query_rnn(handle, rnn, problem);

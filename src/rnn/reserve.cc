@@ -99,28 +99,7 @@ uint64_t fingerprint_of_masks(const RnnProblem& problem) {
   return print.value();
 }
 
-}  // namespace
-
-size_t reserve_header_size(const prnnContext& context) { return context.is_cpu() ? sizeof(ReserveHeader) : 0; }
-
-void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage,
-                   bool keeps_gates) {
-  if (!context.is_cpu()) return;
-  const ReserveHeader header{kMagic,
-                             fingerprint(problem),
-                             stage,
-                             Carver::offset(after_header(reserve)),
-                             fingerprint_of_extras(problem),
-                             fingerprint_of_masks(problem),
-                             keeps_gates,
-                             0};
-  std::memcpy(reserve, &header, sizeof header);
-}
-
-void require_stage(const prnnContext& context, const void* reserve, const RnnProblem& problem, TrainingStage stage) {
-  if (!context.is_cpu()) return;
-  ReserveHeader header;
-  std::memcpy(&header, reserve, sizeof header);
+void require_stamp(const ReserveHeader& header, const RnnProblem& problem, TrainingStage stage) {
   if (header.magic != kMagic || header.offset >= Carver::kAlign) {
     fail(PRNN_STATUS_BAD_PARAM, "reserveSpace was not filled by prnnRNNForwardTraining");
   }
@@ -146,32 +125,44 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
   }
 }
 
-bool reserve_keeps_gates(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
-                         size_t size) {
+}  // namespace
+
+size_t reserve_header_size(const prnnContext& context) { return context.is_cpu() ? sizeof(ReserveHeader) : 0; }
+
+void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage,
+                   bool keeps_gates) {
+  if (!context.is_cpu()) return;
+  const ReserveHeader header{kMagic,
+                             fingerprint(problem),
+                             stage,
+                             Carver::offset(after_header(reserve)),
+                             fingerprint_of_extras(problem),
+                             fingerprint_of_masks(problem),
+                             keeps_gates,
+                             0};
+  std::memcpy(reserve, &header, sizeof header);
+}
+
+bool open_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve, size_t size,
+                  TrainingStage stage) {
   ReserveHeader header;
   std::memcpy(&header, reserve, sizeof header);
-  const bool keeps = header.keeps_gates != 0;
-  const size_t needed = sizeof header + backend.reserve_size(handle, problem, keeps);
-  if (size < needed) {
+  require_stamp(header, problem, stage);
+  const bool keeps_gates = header.keeps_gates != 0;
+  const size_t arrays = backend.reserve_size(handle, problem, keeps_gates);
+  if (size < sizeof header + arrays) {
     fail(PRNN_STATUS_BAD_PARAM,
          "reserveSpaceSizeInBytes is %zu, less than the %zu bytes of this reserveSpace that prnnRNNForwardTraining has "
          "filled",
-         size, needed);
+         size, sizeof header + arrays);
   }
-  return keeps;
-}
-
-void settle_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve) {
-  if (!handle->is_cpu()) return;
-  ReserveHeader header;
-  std::memcpy(&header, reserve, sizeof header);
   char* const base = static_cast<char*>(after_header(reserve));
   const uint64_t offset = Carver::offset(base);
-  if (header.offset == offset) return;
-  const size_t size = backend.reserve_size(handle, problem, header.keeps_gates != 0);
-  std::memmove(base + offset, base + header.offset, size - Carver::kAlign);
+  if (header.offset == offset) return keeps_gates;
+  std::memmove(base + offset, base + header.offset, arrays - Carver::kAlign);
   header.offset = offset;
   std::memcpy(reserve, &header, sizeof header);
+  return keeps_gates;
 }
 
 }  // namespace prnn

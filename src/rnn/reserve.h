@@ -18,17 +18,12 @@ size_t reserve_header_size(const prnnContext& context);
 void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage,
                    bool keeps_gates);
 
-// Throws BAD_PARAM unless a backward call that comes after `stage` can run with the reserve space: it was stamped with
-// this problem and `stage` or a later one, and its gates, where the call wants them, are still there.
-void require_stage(const prnnContext& context, const void* reserve, const RnnProblem& problem, TrainingStage stage);
-
-// Whether the forward call kept the gates, which tells a CPU handle's backward call where its arrays lie. `size` is
-// that of the reserve space in this call; throws BAD_PARAM if that is too small for them.
-bool reserve_keeps_gates(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
-                         size_t size);
-
-// The CPU's arrays in the reserve space begin at a cache line, so that their place depends on its address. Where the
-// caller has copied it to another address since it was stamped, this brings them to their place. CPU handles alone.
-void settle_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve);
+// Opens the reserve space of a CPU handle, of `size` bytes, for a backward call that comes after `stage`; returns
+// whether the forward call kept the gates, which tells where its arrays lie. Throws BAD_PARAM unless the space was
+// stamped with this problem and `stage` or a later one, is large enough, and has the gates, where the call wants them.
+// The CPU's arrays begin at a cache line, so that their place depends on the space's address: where the caller has
+// copied it to another address since it was stamped, this brings them to their place.
+bool open_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve, size_t size,
+                  TrainingStage stage);
 
 }  // namespace prnn

@@ -8,7 +8,6 @@ using namespace prnn;
 namespace prnn {
 namespace {
 
-// Descriptors of a forward call; the data is in RnnForwardArgs.
 struct ForwardDescriptors {
   const prnnTensorDescriptor_t* x;
   prnnTensorDescriptor_t hx, cx;
@@ -17,17 +16,20 @@ struct ForwardDescriptors {
   prnnTensorDescriptor_t hy, cy;
 };
 
-RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardDescriptors& descriptors,
-                         RnnForwardArgs& args) {
-  RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
-  if (problem.cell_states() == 0) args.cx = args.cy = nullptr;
-  require_h_state(problem, descriptors.hx, args.hx, "hxDesc");
-  require_cell_states(problem, descriptors.cx, args.cx, "cxDesc");
-  require_weights(problem, descriptors.w, "wDesc");
-  require_sequence(problem, descriptors.y, problem.recurrences() * problem.state(), "yDesc");
-  require_h_state(problem, descriptors.hy, args.hy, "hyDesc");
-  require_cell_states(problem, descriptors.cy, args.cy, "cyDesc");
-  return problem;
+// Runs either forward function, whose arguments are in two structs.
+prnnStatus_t forward(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, bool is_training, int seqLength,
+                     const ForwardDescriptors& descriptors, const prnnRNNForwardArgs_t& args) {
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
+    RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
+    require_h_state(problem, descriptors.hx, args.hx, "hxDesc");
+    require_cell_states(problem, descriptors.cx, args.cx, "cxDesc");
+    require_weights(problem, descriptors.w, "wDesc");
+    require_sequence(problem, descriptors.y, problem.recurrences() * problem.state(), "yDesc");
+    require_h_state(problem, descriptors.hy, args.hy, "hyDesc");
+    require_cell_states(problem, descriptors.cy, args.cy, "cyDesc");
+    if (!is_training) problem = inference_of(std::move(problem));
+    run_forward(handle, rnn, problem, args, nullptr);
+  });
 }
 
 }  // namespace
@@ -39,14 +41,8 @@ extern "C" prnnStatus_t prnnRNNForwardInference(
     const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
     const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
     size_t workSpaceSizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
-    RnnProblem problem = check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
-    problem = inference_of(std::move(problem));
-    run_forward(handle, rnn, problem, args, {workspace, workSpaceSizeInBytes}, {}, nullptr);
-  });
+  return forward(handle, rnnDesc, false, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc},
+                 {x, hx, cx, w, y, hy, cy, workspace, workSpaceSizeInBytes, nullptr, 0, nullptr, nullptr});
 }
 
 extern "C" prnnStatus_t prnnRNNForwardTraining(
@@ -55,14 +51,9 @@ extern "C" prnnStatus_t prnnRNNForwardTraining(
     const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
     const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
     size_t workSpaceSizeInBytes, void* reserveSpace, size_t reserveSpaceSizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
-    RnnProblem problem = check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
-    run_forward(handle, rnn, problem, args, {workspace, workSpaceSizeInBytes}, {reserveSpace, reserveSpaceSizeInBytes},
-                nullptr);
-  });
+  return forward(handle, rnnDesc, true, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc},
+                 {x, hx, cx, w, y, hy, cy, workspace, workSpaceSizeInBytes, reserveSpace, reserveSpaceSizeInBytes,
+                  nullptr, nullptr});
 }
 
 extern "C" prnnStatus_t prnnRNNBackwardData(
@@ -73,24 +64,23 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     const void* cx, const prnnTensorDescriptor_t* dxDesc, void* dx, const prnnTensorDescriptor_t dhxDesc, void* dhx,
     const prnnTensorDescriptor_t dcxDesc, void* dcx, void* workspace, size_t workSpaceSizeInBytes,
     const void* reserveSpace, size_t reserveSpaceSizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
     const int64_t width = problem.recurrences() * problem.state();
-    const bool has_cells = problem.cell_states() > 0;
     require_sequence(problem, yDesc, width, "yDesc");
     require_sequence(problem, dyDesc, width, "dyDesc");
     require_h_state(problem, dhyDesc, dhy, "dhyDesc");
-    require_cell_states(problem, dcyDesc, has_cells ? dcy : nullptr, "dcyDesc");
+    require_cell_states(problem, dcyDesc, dcy, "dcyDesc");
     require_weights(problem, wDesc, "wDesc");
     require_h_state(problem, hxDesc, hx, "hxDesc");
-    require_cell_states(problem, cxDesc, has_cells ? cx : nullptr, "cxDesc");
+    require_cell_states(problem, cxDesc, cx, "cxDesc");
     if (dx != nullptr) require_sequence(problem, dxDesc, problem.input, "dxDesc");
     require_h_state(problem, dhxDesc, dhx, "dhxDesc");
-    require_cell_states(problem, dcxDesc, has_cells ? dcx : nullptr, "dcxDesc");
-    run_backward_data(handle, rnn, problem, {y, dy, dhy, dcy, w, hx, cx, dx, dhx, dcx, nullptr, nullptr},
-                      {workspace, workSpaceSizeInBytes}, {reserveSpace, reserveSpaceSizeInBytes}, nullptr);
+    require_cell_states(problem, dcxDesc, dcx, "dcxDesc");
+    run_backward_data(handle, rnn, problem,
+                      {y, dy, dhy, dcy, w, hx, cx, dx, dhx, dcx, workspace, workSpaceSizeInBytes,
+                       const_cast<void*>(reserveSpace), reserveSpaceSizeInBytes, nullptr, nullptr},
+                      nullptr);
   });
 }
 
@@ -101,14 +91,14 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
                                                const void* workspace, size_t workSpaceSizeInBytes,
                                                const prnnFilterDescriptor_t dwDesc, void* dw, const void* reserveSpace,
                                                size_t reserveSpaceSizeInBytes) {
-  return guarded(handle, [&] {
-    require_handle(handle);
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_h_state(problem, hxDesc, hx, "hxDesc");
     require_sequence(problem, yDesc, problem.recurrences() * problem.state(), "yDesc");
     require_weights(problem, dwDesc, "dwDesc");
-    run_backward_weights(handle, rnn, problem, {x, hx, y, dw, nullptr, nullptr}, {workspace, workSpaceSizeInBytes},
-                         {reserveSpace, reserveSpaceSizeInBytes}, nullptr);
+    run_backward_weights(handle, rnn, problem,
+                         {x, hx, y, dw, const_cast<void*>(workspace), workSpaceSizeInBytes,
+                          const_cast<void*>(reserveSpace), reserveSpaceSizeInBytes, nullptr, nullptr},
+                         nullptr);
   });
 }

@@ -1,7 +1,6 @@
 #include "rnn/rnn_descriptor.h"
 
 #include "core/enums.h"
-#include "rnn/problem.h"
 
 using namespace prnn;
 
@@ -13,7 +12,7 @@ const prnnRNNStruct& require_rnn(prnnRNNDescriptor_t rnnDesc) {
   return *rnnDesc;
 }
 
-void require_extras(const prnnRNNStruct& rnn, const prnnRNNExtras_t& extras, const char* name) {
+void require_extras(prnnRNNMode_t mode, const prnnRNNExtras_t& extras, const char* name) {
   struct Field {
     const char* name;
     const void* value;
@@ -24,9 +23,9 @@ void require_extras(const prnnRNNStruct& rnn, const prnnRNNExtras_t& extras, con
         Field{"resetHx", extras.resetHx, false, true}, Field{"resetCx", extras.resetCx, true, true},
         Field{"dresetHx", extras.dresetHx, false, true}, Field{"dresetCx", extras.dresetCx, true, true}}) {
     if (field.value == nullptr) continue;
-    if (field.is_of_cells && rnn.mode != PRNN_LSTM && !(is_slstm(rnn.mode) && field.wants_reset)) {
-      fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given with %s; only PRNN_LSTM has %s", name, field.name, name_of(rnn.mode),
-           is_slstm(rnn.mode) ? "c of every timestep" : "cells");
+    if (field.is_of_cells && mode != PRNN_LSTM && !(is_slstm(mode) && field.wants_reset)) {
+      fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given with %s; only PRNN_LSTM has %s", name, field.name, name_of(mode),
+           is_slstm(mode) ? "c of every timestep" : "cells");
     }
     if (field.wants_reset && extras.reset == nullptr) {
       fail(PRNN_STATUS_BAD_PARAM, "%s->%s is given, but %s->reset is NULL: no sequence starts anew", name, field.name,
@@ -36,6 +35,15 @@ void require_extras(const prnnRNNStruct& rnn, const prnnRNNExtras_t& extras, con
 }
 
 namespace {
+
+// Runs body(prnnRNNStruct&), which sets a property of a layer, as a C function.
+template <class Body>
+prnnStatus_t set_layer(prnnRNNDescriptor_t rnnDesc, Body&& body) noexcept {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    body(*rnnDesc);
+  });
+}
 
 void require_at_least_one(int value, const char* name) {
   if (value < 1) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be at least 1", name, value);
@@ -101,74 +109,72 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
     require_known_type(dataType, "dataType");
     *rnnDesc = prnnRNNStruct();
     rnnDesc->set = true;
-    rnnDesc->hidden = hiddenSize;
-    rnnDesc->layers = numLayers;
     rnnDesc->dropout = dropoutDesc;
-    rnnDesc->input_mode = inputMode;
-    rnnDesc->direction = direction;
-    rnnDesc->mode = mode;
-    rnnDesc->type = dataType;
+    RnnProblem& layer = rnnDesc->layer;
+    layer.mode = mode;
+    layer.type = dataType;
+    layer.hidden = hiddenSize;
+    layer.layers = numLayers;
+    layer.directions = direction == PRNN_BIDIRECTIONAL ? 2 : 1;
+    layer.skip_input = inputMode == PRNN_SKIP_INPUT;
+    layer.gates_input = inputMode == PRNN_GATES_INPUT;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_enumerator(backend, {PRNN_PERSISTENT_BACKEND, PRNN_CUDNN_BACKEND, PRNN_BEST_BACKEND}, "backend");
-    rnnDesc->backend = backend;
+    rnn.backend = backend;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_enumerator(
         mType, {PRNN_DEFAULT_MATH, PRNN_TENSOR_OP_MATH, PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION, PRNN_FMA_MATH}, "mType");
-    rnnDesc->math = mType;
+    rnn.layer.tf32 = mType == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_enumerator(wgradMode, {PRNN_WGRAD_MODE_ADD, PRNN_WGRAD_MODE_SET}, "wgradMode");
-    rnnDesc->wgrad_mode = wgradMode;
+    rnn.wgrad_mode = wgradMode;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int frozenLayers) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
-    if (frozenLayers < 0 || frozenLayers > rnnDesc->layers) {
-      fail(PRNN_STATUS_BAD_PARAM, "frozenLayers is %d; it must be 0 to numLayers, %d", frozenLayers, rnnDesc->layers);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    RnnProblem& layer = rnn.layer;
+    if (frozenLayers < 0 || frozenLayers > layer.layers) {
+      fail(PRNN_STATUS_BAD_PARAM, "frozenLayers is %d; it must be 0 to numLayers, %d", frozenLayers,
+           static_cast<int>(layer.layers));
     }
-    rnnDesc->frozen_layers = frozenLayers;
+    layer.frozen = frozenLayers;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNPlan_t* forward,
                                        const prnnRNNPlan_t* backward) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_plan(forward, "forward");
     require_plan(backward, "backward");
-    rnnDesc->forward_plan = forward == nullptr ? prnnRNNPlan_t{} : *forward;
-    rnnDesc->backward_plan = backward == nullptr ? prnnRNNPlan_t{} : *backward;
+    rnn.layer.forward_plan = forward == nullptr ? prnnRNNPlan_t{} : *forward;
+    rnn.layer.backward_plan = backward == nullptr ? prnnRNNPlan_t{} : *backward;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras) {
-  return guarded(nullptr, [&] {
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     const prnnRNNExtras_t wanted = extras == nullptr ? prnnRNNExtras_t{} : *extras;
-    require_extras(rnn, wanted, "extras");
-    rnnDesc->extras = wanted;
+    require_extras(rnn.layer.mode, wanted, "extras");
+    rnn.layer.extras = wanted;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks) {
-  return guarded(nullptr, [&] {
-    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    const prnnRNNMode_t mode = rnn.layer.mode;
     const prnnRNNMasks_t wanted = masks == nullptr ? prnnRNNMasks_t{} : *masks;
     const double expectation = wanted.zoneoutExpectation;
     if (!(expectation >= 0 && expectation <= 1)) {
@@ -179,48 +185,50 @@ extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnR
            "masks->zoneout is given and masks->zoneoutExpectation is %g; one stands for the other", expectation);
     }
     const bool zones_out = wanted.zoneout != nullptr || expectation > 0;
-    if (rnn.mode != PRNN_GRU && rnn.mode != PRNN_LSTM && zones_out) {
+    if (mode != PRNN_GRU && mode != PRNN_LSTM && zones_out) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with %s; only PRNN_GRU and PRNN_LSTM have zoneout",
-           expectation > 0 ? "zoneoutExpectation" : "zoneout", name_of(rnn.mode));
+           expectation > 0 ? "zoneoutExpectation" : "zoneout", name_of(mode));
     }
-    rnnDesc->masks = wanted;
+    rnn.layer.masks = wanted;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
-    if (projSize < 0 || projSize >= rnnDesc->hidden) {
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    RnnProblem& layer = rnn.layer;
+    const int hidden = static_cast<int>(layer.hidden_of_heads());
+    if (projSize < 0 || projSize >= hidden) {
       fail(PRNN_STATUS_BAD_PARAM,
            "projSize is %d; it must be 0 (no projection) or lie between 1 and hiddenSize - 1 = %d", projSize,
-           rnnDesc->hidden - 1);
+           hidden - 1);
     }
-    if (projSize > 0 && rnnDesc->mode != PRNN_LSTM) {
+    if (projSize > 0 && layer.mode != PRNN_LSTM) {
       fail(PRNN_STATUS_BAD_PARAM, "projSize is %d with %s; only PRNN_LSTM has a projection", projSize,
-           name_of(rnnDesc->mode));
+           name_of(layer.mode));
     }
-    if (projSize > 0 && rnnDesc->heads > 1) {
+    if (projSize > 0 && layer.heads > 1) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "projSize is %d with %d heads; layers with heads have no projection", projSize,
-           rnnDesc->heads);
+           static_cast<int>(layer.heads));
     }
-    rnnDesc->projection = projSize;
+    layer.projection = projSize;
   });
 }
 
 extern "C" prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads) {
-  return guarded(nullptr, [&] {
-    require_rnn(rnnDesc);
-    if (heads < 1 || rnnDesc->hidden % heads != 0) {
-      fail(PRNN_STATUS_BAD_PARAM, "heads is %d; it must be at least 1 and divide hiddenSize, %d", heads,
-           rnnDesc->hidden);
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    RnnProblem& layer = rnn.layer;
+    const int hidden = static_cast<int>(layer.hidden_of_heads());
+    if (heads < 1 || hidden % heads != 0) {
+      fail(PRNN_STATUS_BAD_PARAM, "heads is %d; it must be at least 1 and divide hiddenSize, %d", heads, hidden);
     }
-    if (heads > 1 && rnnDesc->projection > 0) {
+    if (heads > 1 && layer.projection > 0) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "heads is %d with projSize %d; layers with a projection have no heads", heads,
-           rnnDesc->projection);
+           static_cast<int>(layer.projection));
     }
-    if (heads > 1 && rnnDesc->input_mode == PRNN_SKIP_INPUT) {
+    if (heads > 1 && layer.skip_input) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "heads is %d with PRNN_SKIP_INPUT; layers with heads have input matrices", heads);
     }
-    rnnDesc->heads = heads;
+    layer.heads = heads;
+    layer.hidden = hidden / heads;
   });
 }

@@ -12,21 +12,7 @@ namespace {
 constexpr double kMaxBytes = 1152921504606846976.0;  // 2^60
 
 RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
-  RnnProblem problem;
-  problem.mode = rnn.mode;
-  problem.type = rnn.type;
-  problem.heads = rnn.heads;
-  problem.hidden = rnn.hidden / rnn.heads;
-  problem.projection = rnn.projection;
-  problem.layers = rnn.layers;
-  problem.directions = rnn.direction == PRNN_BIDIRECTIONAL ? 2 : 1;
-  problem.frozen = rnn.frozen_layers;
-  problem.skip_input = rnn.input_mode == PRNN_SKIP_INPUT;
-  problem.gates_input = rnn.input_mode == PRNN_GATES_INPUT;
-  problem.forward_plan = rnn.forward_plan;
-  problem.backward_plan = rnn.backward_plan;
-  problem.extras = rnn.extras;
-  problem.masks = rnn.masks;
+  RnnProblem problem = rnn.layer;
   if (problem.extras.cells != nullptr && problem.frozen == problem.layers) {
     fail(PRNN_STATUS_BAD_PARAM,
          "extras->cells is given (prnnSetRNNExtras), but all %lld layers are frozen (prnnSetRNNFrozenLayers); with the "
@@ -41,10 +27,9 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no projection; its size is %lld",
          static_cast<long long>(problem.projection));
   }
-  problem.tf32 = rnn.math == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
   if (rnn.dropout != nullptr) {
     require_alive(rnn.dropout, "the dropout descriptor of rnnDesc");
-    if (rnn.layers > 1 && rnn.dropout->probability > 0) {
+    if (problem.layers > 1 && rnn.dropout->probability > 0) {
       problem.dropout = {rnn.dropout->probability, rnn.dropout->states};
     }
   }
@@ -210,6 +195,12 @@ void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn,
   }
 }
 
+void require_aligned_states(const RnnProblem& problem) {
+  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
+                                            {problem.extras.resetCx, "extras->resetCx"},
+                                            {problem.masks.recurrent, "masks->recurrent"}});
+}
+
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
                       const char* descriptors_name) {
   require_not_null(descriptors, descriptors_name);
@@ -228,7 +219,7 @@ void require_h_state(const RnnProblem& problem, prnnTensorDescriptor_t descripto
 
 void require_cell_states(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
                          const char* descriptor_name) {
-  if (data == nullptr) return;
+  if (data == nullptr || problem.cell_states() == 0) return;
   require_tensor(descriptor, descriptor_name, problem.type,
                  {problem.layers * problem.recurrences() * problem.cell_states(), problem.max_batch(), problem.hidden});
 }

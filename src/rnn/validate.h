@@ -28,11 +28,14 @@ RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const pr
 // Throws BAD_PARAM unless a training call with dropout between layers has states, set with a handle of its device.
 void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context);
 
+// Throws BAD_PARAM unless the states and masks of the problem that every call reads are aligned.
+void require_aligned_states(const RnnProblem& problem);
+
 // Descriptors of x, y, dx, dy: one a timestep, {B_t, width, 1}.
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
                       const char* descriptors_name);
 
-// The descriptors of hx, hy, ... and of cx, cy, ...; looked at only where there is data.
+// The descriptors of hx, hy, ... and of cx, cy, ...; looked at only where there is data and the cell has such states.
 void require_h_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
                      const char* descriptor_name);
 void require_cell_states(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,

@@ -3,16 +3,12 @@
 // step and of inference on an H200 that a run takes, that prnnQueryRNNSequence says, and that the library in the place
 // of cuDNN takes: "run 0 2, query 0 2, stand-in 0 2", as values of prnnRNNBackend_t.
 #include <cstdio>
-#include <deque>
-#include <utility>
 #include <vector>
 
 #include "core/cuda/cuda_state.h"
 #include "cudnn_standin/decision.h"
 #include "cudnn_standin/device.h"
-#include "rnn/backend.h"
 #include "rnn/cuda/backend.h"
-#include "rnn/plan/canonical.h"
 
 namespace prnn {
 namespace {
@@ -36,17 +32,7 @@ void ResidentBackend::forward(prnnHandle_t, const RnnProblem&, const RnnForwardA
 void ResidentBackend::backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const {}
 void ResidentBackend::backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const {}
 
-std::shared_ptr<const ResidentBackend> resident_backend(prnnContext& context, const RnnProblem& problem) {
-  static std::deque<std::pair<RnnProblem, std::shared_ptr<const ResidentBackend>>> made;
-  RnnProblem key = canonical(problem);
-  for (const auto& [of, backend] : made) {
-    if (of == key) return backend;
-  }
-  const auto backend = std::make_shared<const ResidentBackend>(plan_rnn(cuda_state(context).row, key));
-  made.emplace_front(std::move(key), backend);
-  if (made.size() > 4) made.pop_back();
-  return backend;
-}
+const GpuRow& cuda_gpu_row(const prnnContext& context) { return cuda_state(context).row; }
 
 SharedRnnBackend require_cudnn_backend() {
   static const SharedRnnBackend backend = std::make_shared<const Cudnn>();
@@ -89,7 +75,7 @@ int main() {
     problem.batch.assign(static_cast<size_t>(steps), batch);
     problem.rows = int64_t{steps} * batch;
     const auto run = [&](const prnn::RnnProblem& call) {
-      return int(prnn::select_cuda_backend(context, PRNN_BEST_BACKEND, call)->kind());
+      return int(prnn::cuda_rnn_backend(&context, PRNN_BEST_BACKEND, call)->kind());
     };
     std::printf("run %d %d", run(problem), run(prnn::inference_of(problem)));
 

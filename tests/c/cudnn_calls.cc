@@ -72,24 +72,37 @@ void run(const std::string& step) {
   std::vector<float> w(rnn_params_count(problem));
   std::iota(w.begin(), w.end(), 0.0f);
   std::vector<char> workspace(backend.workspace_size(&context, problem));
+  RnnForwardArgs forward{};
+  forward.x = x.data();
+  forward.w = w.data();
+  forward.y = y.data();
   if (step == "infer" || step == "misaligned") {
     const RnnProblem inference = inference_of(problem);
     workspace.resize(backend.workspace_size(&context, inference));
-    const void* const weights = step == "infer" ? w.data() : w.data() + 1;
-    backend.forward(&context, inference,
-                    {x.data(), nullptr, nullptr, weights, y.data(), nullptr, nullptr, workspace.data(), nullptr});
+    if (step == "misaligned") forward.w = w.data() + 1;
+    forward.workspace = workspace.data();
+    backend.forward(&context, inference, forward);
   } else if (step == "train") {
     std::vector<float> dw(w.size());
     std::vector<char> dx(problem.gives_dx ? room : 0);
     backend.reserve_size(&context, problem, true);
-    backend.forward(
-        &context, problem,
-        {x.data(), nullptr, nullptr, w.data(), y.data(), nullptr, nullptr, workspace.data(), reserve.data()});
-    backend.backward_data(&context, problem,
-                          {y.data(), y.data(), nullptr, nullptr, w.data(), nullptr, nullptr,
-                           problem.gives_dx ? dx.data() : nullptr, nullptr, nullptr, workspace.data(), reserve.data()});
-    backend.backward_weights(&context, problem,
-                             {x.data(), nullptr, y.data(), dw.data(), workspace.data(), reserve.data()});
+    forward.workspace = workspace.data();
+    forward.reserve = reserve.data();
+    backend.forward(&context, problem, forward);
+    RnnBackwardDataArgs data{};
+    data.y = data.dy = y.data();
+    data.w = w.data();
+    data.dx = problem.gives_dx ? dx.data() : nullptr;
+    data.workspace = workspace.data();
+    data.reserve = reserve.data();
+    backend.backward_data(&context, problem, data);
+    RnnBackwardWeightsArgs weights{};
+    weights.x = x.data();
+    weights.y = y.data();
+    weights.dw = dw.data();
+    weights.workspace = workspace.data();
+    weights.reserve = reserve.data();
+    backend.backward_weights(&context, problem, weights);
     std::printf("dw");
     for (size_t i = 0; i < dw.size(); ++i) {
       if (dw[i] != 0) std::printf(" %zu:%g", i, double(dw[i]));

@@ -94,7 +94,8 @@ class Builder:
         if program in ("run_layer", "run_stack"):
             ratios = self.folder / "measured_ratios.cc"
             ratios.write_text(ratio_tables.ratios_text())
-            plan = [ROOT / "src/core/gpu_table.cc", *sorted((ROOT / "src/rnn/plan").glob("*.cc")), ratios]
+            plan = [ROOT / "src/core/gpu_table.cc", ROOT / "src/rnn/problem.cc", ratios]
+            plan += sorted((ROOT / "src/rnn/plan").glob("*.cc"))
             objects += [self._compile_once(source, "-O0") for source in plan]
         if program in ("run_decode", "run_beam"):
             objects.append(self._compile_once(ROOT / "src/decode/cuda/search_plan.cc", "-O0"))
@@ -158,6 +159,8 @@ class Builder:
         # Their kernels are in the same file, and take decisions by values.
         if program in ("run_decode", "run_beam") and order:
             own = (*followed, "-DPRNN_ORDER_MULTIPLIES")
+        if program == "run_beam" and order:
+            own = (*own, "-DPRNN_BFLOAT16_ALONE")  # in which the tests of the order are
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=own)]
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"

@@ -98,7 +98,12 @@ size_t read_state(CallFile& file, State& state) {
 // Calls function(T()) with the model's type; half, which takes the same ways as bfloat16, is not compiled.
 template <class Function>
 auto with_model(const prnnTransducerModel_t& model, Function&& function) {
+#ifdef PRNN_BFLOAT16_ALONE
+  if (model.dataType != PRNN_DATA_BFLOAT16) std::exit(4);
+  return function(__nv_bfloat16());
+#else
   return model.dataType == PRNN_DATA_BFLOAT16 ? function(__nv_bfloat16()) : function(float());
+#endif
 }
 
 // The rest of a plan that the words of the command line begin; less tiles where they find no room.

@@ -69,7 +69,7 @@ struct Block {
   bool any[4] = {};      // of __syncthreads_or()
 };
 struct Warp {
-  uint64_t values[2][32][4];  // of even and odd exchanges
+  uint64_t values[2][32][6];  // of even and odd exchanges
   long arrived = 0, asleep_until = 0;
   order::Phase order;  // of __syncwarp()
 };
@@ -313,8 +313,8 @@ inline Barrier& cluster_barrier() { return clusters[current->block->index / grid
 
 // The values of all lanes of the warp, which wait for each other.
 template <class V>
-auto exchange(const V& value) -> const uint64_t (*)[4] {
-  static_assert(sizeof(V) <= 32);
+auto exchange(const V& value) -> const uint64_t (*)[6] {
+  static_assert(sizeof(V) <= sizeof Warp::values[0][0]);
   Warp& warp = *current->warp;
   const long number = current->exchanges++;
   std::memcpy(warp.values[number & 1][lane()], &value, sizeof value);

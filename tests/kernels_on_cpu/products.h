@@ -52,14 +52,14 @@ struct TwoByTwo {
   }
   // sums[row][column]: along K.
   void multiply(Sum (&sums)[2][2]) const {
-    Sum a = 0, b = 0, c = 0, d = 0;
+    using Pair [[gnu::vector_size(2 * sizeof(Sum))]] = Sum;  // of both columns
+    Pair first{}, second{};
     for (int k = 0; k < kFactors; ++k) {
-      a += static_cast<Sum>(rows[0][k]) * static_cast<Sum>(columns[0][k]);
-      b += static_cast<Sum>(rows[0][k]) * static_cast<Sum>(columns[1][k]);
-      c += static_cast<Sum>(rows[1][k]) * static_cast<Sum>(columns[0][k]);
-      d += static_cast<Sum>(rows[1][k]) * static_cast<Sum>(columns[1][k]);
+      const Pair both = {static_cast<Sum>(columns[0][k]), static_cast<Sum>(columns[1][k])};
+      first += static_cast<Sum>(rows[0][k]) * both;
+      second += static_cast<Sum>(rows[1][k]) * both;
     }
-    sums[0][0] = a, sums[0][1] = b, sums[1][0] = c, sums[1][1] = d;
+    sums[0][0] = first[0], sums[0][1] = first[1], sums[1][0] = second[0], sums[1][1] = second[1];
   }
 };
 
@@ -74,17 +74,23 @@ template <class T>
 void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                    uint32_t b0, uint32_t b1) {
   if (!order::kMultiplies) return;  // the values have no effect on the order
-  struct Words {
-    uint32_t a[2][2], b[2];  // [of k][row + 8]
+  using F = Factors<T>;
+  struct Operands {
+    float a[2][2][F::kPerWord], b[2][F::kPerWord];  // [of k][row + 8]
   };
-  const auto all = exchange(Words{{{a0, a1}, {a2, a3}}, {b0, b1}});
-  const auto words_of = [&](int lane) { return reinterpret_cast<const Words*>(all[lane]); };
+  Operands own;
+  F::unpack(a0, own.a[0][0]), F::unpack(a1, own.a[0][1]), F::unpack(a2, own.a[1][0]), F::unpack(a3, own.a[1][1]);
+  F::unpack(b0, own.b[0]), F::unpack(b1, own.b[1]);
+  const auto all = exchange(own);
+  const auto operands_of = [&](int lane) { return reinterpret_cast<const Operands*>(all[lane]); };
   TwoByTwo<T, double> product;
   const int row = lane() / 4 * 4, column = lane() % 4 * 8;  // their first lanes
   for (int k = 0; k < 8; ++k) {
     for (int i = 0; i < 2; ++i) {
-      product.unpack(product.rows[i], k, words_of(row + k % 4)->a[k / 4][i]);
-      product.unpack(product.columns[i], k, words_of(column + 4 * i + k % 4)->b[k / 4]);
+      const auto& a = operands_of(row + k % 4)->a[k / 4][i];
+      const auto& b = operands_of(column + 4 * i + k % 4)->b[k / 4];
+      std::copy(a, a + F::kPerWord, product.rows[i] + k * F::kPerWord);
+      std::copy(b, b + F::kPerWord, product.columns[i] + k * F::kPerWord);
     }
   }
   double sums[2][2];

@@ -4,7 +4,9 @@
 #include "decode_call.h"
 
 #include "decode/cuda/beam_bfloat16.cu"
+#ifndef PRNN_BFLOAT16_ALONE
 #include "decode/cuda/beam_float.cu"
+#endif
 
 namespace prnn::decode_cuda {
 namespace {

@@ -24,12 +24,12 @@ class Stack {
     }
     if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), 256, problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
-    for (ResidentShape* shape : {&plan_.forward, &plan_.backward}) {
+    for (ResidentShape* shape : {&plan_.forward.shape, &plan_.backward.shape}) {
       if (!is_chunked(*shape)) continue;
       const int64_t units = int64_t{shape->units} * shape->cluster;
       shape->blocks = static_cast<int>(ceil_div(int64_t{options.hidden}, units) * shape->cluster);
     }
-    options_.replicas = std::max(plan_.backward.replicas, 1);
+    options_.replicas = std::max(plan_.backward.shape.replicas, 1);
     for (int i = 0; i < options.layers; ++i) {
       layers_.emplace_back(options_);
       const Layer& layer = layers_.back();
@@ -47,10 +47,10 @@ class Stack {
   }
 
   bool forward() {
-    if (plan_.forward_layers < options_.layers) return false;
+    if (plan_.forward.layers < options_.layers) return false;
     WavefrontForwardParams params{};
     Layer& lowest = layers_[0];
-    params.sizes = lowest.sizes_of(plan_.forward, options_.layers, &timed_out_);
+    params.sizes = lowest.sizes_of(plan_.forward.shape, options_.layers, &timed_out_);
     params.xw = lowest.xw.data();
     params.xw_row = lowest.gates * options_.hidden;
     params.xw_gate = options_.hidden;
@@ -67,11 +67,11 @@ class Stack {
       if (i > 0) own.input = inputs_[i].data(), own.below = (projects() ? layers_[i - 1].y : below(i)).data();
       if (drops() && !projects() && i + 1 < options_.layers) params.dropout[i] = {kept_[i].data(), dropped_[i].data()};
     }
-    if (is_chunked(plan_.forward) != (options_.chunk > 0)) return false;
+    if (is_chunked(plan_.forward.shape) != (options_.chunk > 0)) return false;
     std::vector<Array> arrays;
     std::vector<unsigned> progress(options_.layers), projected(options_.layers);
     params.chunk_steps = options_.chunk;
-    set_projection(plan_.forward, params);
+    set_projection(plan_.forward.shape, params);
     for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) {
       WavefrontForwardLayer& own = params.layer[i];
       own.initial = nullptr;
@@ -94,7 +94,7 @@ class Stack {
       }
       if (options_.initial) own.initial_products = initial_[i].floats();
     }
-    if (!launch(kWavefrontForwardLaunchers, plan_.forward, params)) return false;
+    if (!launch(kWavefrontForwardLaunchers, plan_.forward.shape, params)) return false;
     for (int i = 0; i < options_.layers; ++i) {
       if (i > 0 && projects()) compare_projected(i - 1);
       if (i > 0) multiply_input(i);
@@ -104,9 +104,9 @@ class Stack {
   }
 
   bool backward() {
-    if (plan_.backward_layers < options_.layers) return false;
+    if (plan_.backward.layers < options_.layers) return false;
     WavefrontBackwardParams params{};
-    params.sizes = layers_[0].sizes_of(plan_.backward, options_.layers, &timed_out_);
+    params.sizes = layers_[0].sizes_of(plan_.backward.shape, options_.layers, &timed_out_);
     params.dy = layers_.back().dy.data();
     params.dropout_scale = static_cast<float>(scale_);
     for (int i = 0; i < options_.layers; ++i) {
@@ -124,10 +124,10 @@ class Stack {
       own.candidate_above = layers_[i + 1].is_gru ? layers_[i + 1].dcandidate.data() : nullptr;
       if (drops() && !projects()) params.kept[i] = kept_[i].data();
     }
-    if (is_chunked(plan_.backward) != (options_.chunk > 0)) return false;
+    if (is_chunked(plan_.backward.shape) != (options_.chunk > 0)) return false;
     std::vector<Array> arrays;
     std::vector<unsigned> progress(options_.layers), projected(options_.layers);
-    set_projection(plan_.backward, params);
+    set_projection(plan_.backward.shape, params);
     size_t gates_above = 0;  // in `arrays`
     params.chunk_steps = options_.chunk;
     // All of a row's gradients together.
@@ -164,7 +164,7 @@ class Stack {
       std::memcpy(arrays.back().data(), own.gates, arrays.back().bytes());
       own.gates = arrays.back().data();
     }
-    if (!launch(kWavefrontBackwardLaunchers, plan_.backward, params)) return false;
+    if (!launch(kWavefrontBackwardLaunchers, plan_.backward.shape, params)) return false;
     for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) copy_gradients(layers_[i], params.layer[i].dgates);
     for (int i = options_.layers - 1; i >= 0; --i) {
       if (i + 1 < options_.layers) multiply_above(i);

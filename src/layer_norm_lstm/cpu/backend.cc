@@ -1,15 +1,11 @@
 #include <algorithm>
-#include "core/enums.h"
 
+#include "core/enums.h"
+#include "core/with_real.h"
 #include "layer_norm_lstm/cpu/passes.h"
 
 namespace prnn {
 namespace {
-
-template <class Function>
-auto with_type(const LayerNormLstmOptions& o, Function&& function) {
-  return o.dataType == PRNN_DATA_DOUBLE ? function(double()) : function(float());
-}
 
 template <class T>
 void multiply_on_cpu(const LayerNormLstmProduct& product) {
@@ -41,14 +37,14 @@ class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
     return {PRNN_LAYER_NORM_LSTM_CPU, 0, 0, PRNN_LAYER_NORM_LSTM_CPU};
   }
   size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
-    return with_type(o, [&](auto real) {
+    return with_real(o.dataType, [&](auto real) {
       using T = decltype(real);
       return std::max(LayerNormLstmForwardWorkspace<T>(o, nullptr).arena.size(),
                       LayerNormLstmBackwardWorkspace<T>(o, nullptr).arena.size());
     });
   }
   size_t reserve_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
-    return with_type(o, [&](auto real) {
+    return with_real(o.dataType, [&](auto real) {
       Arena arena(nullptr);
       LayerNormLstmRows<decltype(real)>(arena, o.steps * o.batch, o.hiddenSize);
       return arena.size();
@@ -56,14 +52,14 @@ class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
   }
   void forward(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                const LayerNormLstmForwardArgs& args) const override {
-    with_type(o, [&](auto real) { layer_norm_lstm_forward_cpu<decltype(real)>(o, inputs, args); });
+    with_real(o.dataType, [&](auto real) { layer_norm_lstm_forward_cpu<decltype(real)>(o, inputs, args); });
   }
   void backward(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                 const LayerNormLstmBackwardArgs& args) const override {
-    with_type(o, [&](auto real) { layer_norm_lstm_backward_cpu<decltype(real)>(o, inputs, args); });
+    with_real(o.dataType, [&](auto real) { layer_norm_lstm_backward_cpu<decltype(real)>(o, inputs, args); });
   }
   void multiply(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmProduct& product) const override {
-    with_type(o, [&](auto real) { multiply_on_cpu<decltype(real)>(product); });
+    with_real(o.dataType, [&](auto real) { multiply_on_cpu<decltype(real)>(product); });
   }
 };
 

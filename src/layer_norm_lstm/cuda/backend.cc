@@ -10,6 +10,7 @@
 #include "core/cuda/cublas.h"
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
+#include "core/with_real.h"
 #include "layer_norm_lstm/cuda/cluster.h"
 #include "layer_norm_lstm/cuda/grid.h"
 #include "layer_norm_lstm/cuda/steps.h"
@@ -272,12 +273,6 @@ class Pass {
   const int64_t N = o_.batch, H = o_.hiddenSize;
   LayerNormLstmParams<Real> p_{};
 };
-
-// Calls function(Real()) with the type in which sums are made.
-template <class Function>
-auto with_real(prnnDataType_t type, Function&& function) {
-  return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
-}
 
 LayerNormLstmPlan plan_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
   return plan_layer_norm_lstm(cuda_gpu_row(*handle), o);

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "core/cuda/cuda_state.h"
-#include "rnn/cuda/layer/run.h"
 #include "rnn/plan/canonical.h"
 
 namespace prnn {
@@ -21,28 +20,6 @@ struct PlanCache {
 };
 
 }  // namespace
-
-size_t ResidentBackend::workspace_size(prnnHandle_t, const RnnProblem& problem) const {
-  return Workspace(problem, plan_, nullptr).size;
-}
-
-size_t ResidentBackend::reserve_size(prnnHandle_t, const RnnProblem& problem, bool keeps_gates) const {
-  return Reserve(problem, plan_, keeps_gates, nullptr).size;
-}
-
-void ResidentBackend::forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) const {
-  run_layers_forward(handle, problem, plan_, args);
-}
-
-void ResidentBackend::backward_data(prnnHandle_t handle, const RnnProblem& problem,
-                                    const RnnBackwardDataArgs& args) const {
-  run_layers_backward_data(handle, problem, plan_, args);
-}
-
-void ResidentBackend::backward_weights(prnnHandle_t handle, const RnnProblem& problem,
-                                       const RnnBackwardWeightsArgs& args) const {
-  run_layers_backward_weights(handle, problem, plan_, args);
-}
 
 std::shared_ptr<const ResidentBackend> resident_backend(prnnContext& context, const RnnProblem& problem) {
   CudaState& state = cuda_state(context);

@@ -1,4 +1,5 @@
-// The resident kernels as a backend: one object for a plan, which serves all calls with that plan.
+// The resident kernels as a backend: one object for a plan, which serves all calls with that plan. Its members are in
+// layer/.
 #pragma once
 
 #include "rnn/plan/plan.h"

@@ -1,19 +1,18 @@
 // The backend that serves a CUDA handle.
 #include "core/cuda/cuda_state.h"
-#include "rnn/backend.h"
 #include "rnn/cuda/backend.h"
 #include "rnn/cudnn/backend.h"
 #include "rnn/plan/backend_choice.h"
 
 namespace prnn {
 
-SharedRnnBackend select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {
+SharedRnnBackend cuda_rnn_backend(prnnHandle_t handle, prnnRNNBackend_t wanted, const RnnProblem& problem) {
   std::shared_ptr<const ResidentBackend> resident;
   RnnPlan without;
-  if (cuda_state(context).row.name == nullptr) {
-    without.reason = cuda_state(context).no_row;
+  if (cuda_state(*handle).row.name == nullptr) {
+    without.reason = cuda_state(*handle).no_row;
   } else if (wanted != PRNN_CUDNN_BACKEND) {
-    resident = resident_backend(context, problem);
+    resident = resident_backend(*handle, problem);
   }
   const BackendChoice choice = choose_backend(problem, resident != nullptr ? resident->plan() : without, wanted);
   if (choice.resident_first) return resident;

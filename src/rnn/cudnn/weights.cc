@@ -9,8 +9,6 @@
 namespace prnn {
 namespace {
 
-constexpr int kProjection = 8;  // linLayerID
-
 // cuDNN says where a matrix lies by a pointer into the weight space; this is the space that it is asked about. Not
 // NULL, so that NULL can say that there is no such matrix.
 char* const kSpace = reinterpret_cast<char*>(uintptr_t{1} << 40);
@@ -23,25 +21,23 @@ CudnnWeights::CudnnWeights(void* cudnn_handle, void* rnn, const RnnProblem& p, i
   const CudnnObject matrix_desc(cudnn.create_tensor, cudnn.destroy_tensor);
   const CudnnObject bias_desc(cudnn.create_tensor, cudnn.destroy_tensor);
   const size_t element = type_size(p.type);
-  const int gates = static_cast<int>(p.gates());
+  const int matrices = 2 * static_cast<int>(p.gates());
   for (int64_t pseudo_layer = 0; pseudo_layer < layers * p.directions; ++pseudo_layer) {
-    const int64_t layer = first_layer + pseudo_layer / p.directions;
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, pseudo_layer % p.directions);
-    const auto find = [&](int id, int64_t matrix_at, int64_t elements, int64_t bias_at) {
+    const int64_t layer = first_layer + pseudo_layer / p.directions, direction = pseudo_layer % p.directions;
+    for (int i = 0; i < matrices + (p.projection > 0); ++i) {
+      const int id = i < matrices ? i : kProjectionId;
       void *matrix = nullptr, *bias = nullptr;
       require_cudnn(cudnn.get_weights(cudnn_handle, rnn, static_cast<int32_t>(pseudo_layer), size_, kSpace, id,
                                       matrix_desc.get(), &matrix, bias_desc.get(), &bias),
                     "to say where the weights lie");
-      const auto offset = [](void* found) { return static_cast<size_t>(static_cast<char*>(found) - kSpace); };
-      if (matrix_at >= 0) add(matrix_at * element, offset(matrix), elements * element);
-      if (bias_at >= 0) add(bias_at * element, offset(bias), p.hidden * element);
-    };
-    const int64_t on_input = p.hidden * p.layer_input(layer), on_state = p.hidden * p.state();
-    for (int g = 0; g < gates; ++g) {
-      find(g, offsets.input < 0 ? -1 : offsets.input + g * on_input, on_input, offsets.input_bias + g * p.hidden);
-      find(gates + g, offsets.recurrent + g * on_state, on_state, offsets.recurrent_bias + g * p.hidden);
+      const auto add = [&](const WeightBlock& block, void* found) {
+        if (block.offset < 0) return;
+        blocks_.push_back({block.offset * element, static_cast<size_t>(static_cast<char*>(found) - kSpace),
+                           block.elements * element});
+      };
+      add(rnn_matrix(p, layer, direction, id), matrix);
+      add(rnn_bias(p, layer, direction, id), bias);
     }
-    if (p.projection > 0) find(kProjection, offsets.projection, p.projection * p.hidden, -1);
   }
   join_neighbours();
 }

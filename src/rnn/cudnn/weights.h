@@ -26,7 +26,6 @@ class CudnnWeights {
     size_t packed, space, size;
   };
 
-  void add(size_t packed, size_t space, size_t size) { blocks_.push_back({packed, space, size}); }
   void join_neighbours();
 
   std::vector<Block> blocks_;

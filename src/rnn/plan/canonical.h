@@ -15,6 +15,4 @@ int64_t canonical_steps(int64_t steps);
 // resident kernels count.
 RnnProblem canonical(const RnnProblem& problem);
 
-bool operator==(const RnnProblem& a, const RnnProblem& b);
-
 }  // namespace prnn

@@ -74,15 +74,14 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
     const int at_once = static_cast<int>(ceil_div(all, launches));
     if (at_once == tried) continue;
     tried = at_once;
-    ResidentShape forward, backward;
-    if (!choose_shape(row, problem, Pass::kForward, at_once, may_be_large, &forward) ||
-        !choose_shape(row, problem, Pass::kBackward, at_once, may_be_large, &backward)) {
+    PerPass<ResidentShape> shape;
+    if (!choose_shape(row, problem, Pass::kForward, at_once, may_be_large, &shape.forward) ||
+        !choose_shape(row, problem, Pass::kBackward, at_once, may_be_large, &shape.backward)) {
       continue;
     }
-    const bool is_cluster = forward.kernel.is(Engine::kCluster) && backward.kernel.is(Engine::kCluster);
+    const bool is_cluster = shape.forward.kernel.is(Engine::kCluster) && shape.backward.kernel.is(Engine::kCluster);
     if (!found || is_cluster) {
-      plan->forward = forward;
-      plan->backward = backward;
+      plan->shape = shape;
       plan->recurrences_at_once = at_once;
     }
     if (is_cluster || problem.heads == 1) return true;
@@ -100,8 +99,8 @@ bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* pla
     return false;
   }
   plan->recurrences_at_once = 1;
-  return choose_projected_shape(row, problem, Pass::kForward, &plan->forward) &&
-         choose_projected_shape(row, problem, Pass::kBackward, &plan->backward);
+  return choose_projected_shape(row, problem, Pass::kForward, &plan->shape.forward) &&
+         choose_projected_shape(row, problem, Pass::kBackward, &plan->shape.backward);
 }
 
 // A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
@@ -123,19 +122,17 @@ int64_t largest_legacy_hidden(const GpuRow& row, const RnnProblem& problem) {
 }
 
 // The original project's GPUs: capacity is what its largest RNN layer takes.
-RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
-  RnnPlan plan;
-  if (problem.hidden <= largest_legacy_hidden(row, problem)) {
+void plan_legacy(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  if (problem.hidden <= plan->largest_hidden) {
     ResidentShape shape;
     shape.replicas = shape.tiles = 1;
     shape.blocks = row.multiprocessors;
     shape.units = static_cast<int>(ceil_div(problem.hidden, kTileRows * row.multiprocessors)) * kTileRows;
     shape.register_bytes = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
-    plan.forward = plan.backward = shape;
+    plan->shape = {shape, shape};
   }
-  plan.reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with",
-                       row.arch / 10, row.arch % 10, row.name);
-  return plan;
+  plan->reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with",
+                        row.arch / 10, row.arch % 10, row.name);
 }
 
 bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
@@ -145,13 +142,45 @@ bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
   return choose_with_passes(row, problem, &scratch);
 }
 
+// Whether a layer fits is monotonic in H up to the rounding of units and k-tiles, which steps of a k-tile respect.
+int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem) {
+  if (problem.type == PRNN_DATA_DOUBLE) return 0;
+  if (row.is_legacy()) return largest_legacy_hidden(row, problem);
+  const int64_t step = k_tile_elements(problem.type == PRNN_DATA_FLOAT);
+  int64_t low = 0, high = 8192 / step;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (fits_hidden(row, problem, middle * step)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low * step;
+}
+
+// Why no kernel has room for a layer.
+std::string why_no_room(const GpuRow& row, const RnnProblem& problem, int64_t largest_hidden) {
+  RnnPlan scratch;
+  RnnProblem without = problem;
+  without.extras = {};
+  without.masks = {};
+  if (problem.needs() != without.needs() && choose_with_passes(row, without, &scratch)) {
+    return format(
+        "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld",
+        problem.max_batch(), problem.hidden);
+  }
+  if (problem.hidden <= largest_hidden) return "the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU";
+  return format("hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this type",
+                problem.hidden, largest_hidden, mode_name(problem.mode));
+}
+
 }  // namespace
 
-bool plan_shapes(const GpuRow& row, const RnnProblem& problem, ResidentShape* forward, ResidentShape* backward) {
+bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape) {
   RnnPlan plan;
   if (!choose_with_passes(row, problem, &plan)) return false;
-  *forward = plan.forward;
-  *backward = plan.backward;
+  *shape = plan.shape;
   return true;
 }
 
@@ -173,72 +202,41 @@ int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward) 
   return whole * backward.replicas + ReplicaShares(backward, batch - whole * per_pass).replicas;
 }
 
-// Whether a layer fits is monotonic in H up to the rounding of units and k-tiles, which steps of a k-tile respect.
-int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem) {
-  if (problem.type == PRNN_DATA_DOUBLE) return 0;
-  if (row.is_legacy()) return largest_legacy_hidden(row, problem);
-  const int64_t step = k_tile_elements(problem.type == PRNN_DATA_FLOAT);
-  int64_t low = 0, high = 8192 / step;
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (fits_hidden(row, problem, middle * step)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low * step;
-}
-
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
+  RnnPlan plan;
+  plan.largest_hidden = find_largest_hidden(row, problem);
   if (problem.type == PRNN_DATA_DOUBLE) {
-    RnnPlan plan;
     plan.reason = "the data type is double; the resident kernels take float, half and bfloat16";
     return plan;
   }
-  if (row.is_legacy()) return plan_legacy(row, problem);
-  RnnPlan plan;
+  if (row.is_legacy()) {
+    plan_legacy(row, problem, &plan);
+    return plan;
+  }
   if (problem.rows > kMostRows) {
     plan.reason =
         format("the sequences have %lld rows in all; the resident kernels take at most %lld", problem.rows, kMostRows);
     return plan;
   }
-  if (!choose_with_passes(row, problem, &plan)) {
-    plan = RnnPlan();
-    RnnProblem without = problem;
-    without.extras = {};
-    without.masks = {};
-    if (problem.needs() != without.needs() && choose_with_passes(row, without, &plan)) {
-      plan = RnnPlan();
-      plan.reason = format(
-          "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld",
-          problem.max_batch(), problem.hidden);
-      return plan;
-    }
-    plan = RnnPlan();
-    const int64_t largest = find_largest_hidden(row, problem);
-    plan.reason = problem.hidden <= largest
-                      ? "the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU"
-                      : format(
-                            "hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this "
-                            "type",
-                            problem.hidden, largest, mode_name(problem.mode));
+  RnnPlan chosen = plan;
+  if (!choose_with_passes(row, problem, &chosen)) {
+    plan.reason = why_no_room(row, problem, plan.largest_hidden);
     return plan;
   }
-  plan.runnable = true;
-  plan.wavefront = plan_wavefront(row, problem);
+  chosen.runnable = true;
+  chosen.wavefront = plan_wavefront(row, problem);
   RnnProblem inference = inference_of(problem);
   inference.aligned = true;
   const WavefrontPlan of_inference = plan_wavefront(row, inference);
-  plan.inference_layers = of_inference.forward_layers;
-  plan.side_by_side = plan_side_by_side(row, problem, plan, plan.wavefront);
-  plan.inference_side_by_side = plan_side_by_side(row, inference, plan, of_inference).forward;
-  plan.cudnn = compare_with_cudnn(row, problem, plan);
-  return plan;
+  chosen.inference_wavefront = of_inference.forward.layers;
+  chosen.side_by_side = plan_side_by_side(row, problem, chosen, chosen.wavefront);
+  chosen.inference_side_by_side = plan_side_by_side(row, inference, chosen, of_inference).forward.layers;
+  chosen.cudnn = compare_with_cudnn(row, problem, chosen);
+  return chosen;
 }
 
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const KernelId kernel = plan.forward.kernel;
+  const KernelId kernel = plan.shape.forward.kernel;
   if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
   if (plan.keeps_projection_apart()) {
     return "faster kernels have no room for the product of both recurrent matrices, which stay apart";

@@ -26,21 +26,14 @@ int poll_delay(const GpuRow& row, const ResidentShape& shape, Pass pass, int64_t
 // - Few sequences a replica.
 // One sequence of floats has products of its own (MmaProduct::uses_ffma), which are short: without gates fewer units
 // a block are better then, and backward a large layer does not gain from a cluster.
-struct Rank {
-  int64_t tiles, cluster, units, columns;
-  bool operator<(const Rank& other) const {
-    return std::tie(tiles, cluster, units, columns) < std::tie(other.tiles, other.cluster, other.units, other.columns);
-  }
-};
-
-Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
+auto rank_of(const RnnProblem& problem, const ResidentShape& shape) {
   const bool is_single = problem.type == PRNN_DATA_FLOAT && !problem.tf32 && problem.max_batch() == 1;
   const bool wants_cluster = problem.hidden > 256 && !(is_single && problem.hidden > 768);
   const int unit_tiles = shape.kernel.shape(0);
   const int64_t units = problem.gates() > 1 ? unit_tiles : is_single ? std::abs(unit_tiles - 2) : -unit_tiles;
   const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
-  return {passes * shape.tiles, wants_cluster ? -shape.cluster : shape.cluster, units,
-          ceil_div(problem.max_batch(), shape.replicas)};
+  return std::make_tuple(passes * shape.tiles, wants_cluster ? -shape.cluster : shape.cluster, units,
+                         ceil_div(problem.max_batch(), shape.replicas));
 }
 
 bool carries_h(const RnnProblem& problem, KernelId kernel) {
@@ -99,18 +92,15 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
 }
 
 bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences, ResidentShape* best) {
-  bool found = false;
+  *best = ResidentShape();
   any_kernel(row, problem, mma_engine(problem, pass), pass, [&](KernelId kernel) {
-    for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
-      ResidentShape shape;
-      if (!mma_shape_for(row, problem, kernel, replicas, &shape)) break;
-      if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
-      if (!found || rank_of(problem, shape) < rank_of(problem, *best)) *best = shape;
-      found = true;
-    }
+    keep_best_replicas(
+        row, problem, recurrences,
+        [&](int replicas, ResidentShape* shape) { return mma_shape_for(row, problem, kernel, replicas, shape); },
+        [&](const ResidentShape& shape) { return rank_of(problem, shape); }, best);
     return false;
   });
-  return found;
+  return best->kernel.exists();
 }
 
 bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,

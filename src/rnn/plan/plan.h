@@ -10,6 +10,7 @@
 // block's K again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -23,21 +24,26 @@ namespace prnn {
 int64_t type_bytes(prnnDataType_t type);
 int64_t padded_hidden(const RnnProblem& problem);  // H rounded up to whole k-tiles
 
-// The wavefronts of a stack: how many layers a launch of each pass takes at most (layers_of_launch()), and their
-// layout. Where fewer layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one
-// does.
-struct WavefrontPlan {
-  int forward_layers = 1, backward_layers = 1;  // 1: no wavefront
-  ResidentShape forward, backward;              // `blocks` and `replicas` are each layer's
-  std::string forward_reason, backward_reason;  // one sentence where there is none, and several layers
+// A value for each pass.
+template <class T>
+struct PerPass {
+  T forward{}, backward{};
+  T& operator[](Pass pass) { return pass == Pass::kForward ? forward : backward; }
+  const T& operator[](Pass pass) const { return pass == Pass::kForward ? forward : backward; }
 };
 
-// Whether two neighbouring layers of a stack run side by side in each pass (side_by_side.h); comes before a wavefront.
-struct SideBySidePlan {
-  bool forward = false, backward = false;
-  ResidentShape forward_shape, backward_shape;  // of each of two layers in one launch
-  std::string forward_reason, backward_reason;  // as WavefrontPlan's
+// Layers of a stack that run together in a pass: how many a launch takes at most (layers_of_launch()), and their
+// layout. Where fewer layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one
+// does.
+struct LayersTogether {
+  int layers = 1;       // 1: each layer runs alone
+  ResidentShape shape;  // `blocks` and `replicas` are each layer's
+  std::string reason;   // one sentence where each of several layers runs alone
+
+  bool exist() const { return layers > 1; }
 };
+struct WavefrontPlan : PerPass<LayersTogether> {};   // wavefront.h
+struct SideBySidePlan : PerPass<LayersTogether> {};  // of two layers (side_by_side.h); comes before a wavefront
 
 // Timesteps of which the backends were compared. The last stands for many.
 constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 32};
@@ -52,28 +58,26 @@ struct CudnnVerdict {
 
 // One call's plan. Every call on the problem computes the same one, and everything that depends on it is in here.
 struct RnnPlan {
-  bool runnable = false;  // the row's GPU has room for the layer, and this library has the kernels
-  std::string reason;     // one sentence when not runnable
-  ResidentShape forward, backward;
-  int recurrences_at_once = 1;  // heads and directions of a layer that run in one launch
+  bool runnable = false;         // the row's GPU has room for the layer, and this library has the kernels
+  std::string reason;            // one sentence when not runnable
+  int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
+  PerPass<ResidentShape> shape;  // of a layer alone
+  int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
-  int inference_layers = 1;  // WavefrontPlan::forward_layers without dropout, and with an aligned y
   SideBySidePlan side_by_side;
-  bool inference_side_by_side = false;  // SideBySidePlan::forward as inference_layers
-  CudnnVerdict cudnn;                   // of the backends, where both serve the layer
+  // Layers that run together in inference, where nothing is dropped and y is aligned.
+  int inference_wavefront = 1, inference_side_by_side = 1;
+  CudnnVerdict cudnn;  // of the backends, where both serve the layer
 
   // Both passes of an LSTM with a projection multiply with its two recurrent matrices one after the other; else with
   // their product.
-  bool keeps_projection_apart() const { return forward.kernel.is(Engine::kProjected); }
+  bool keeps_projection_apart() const { return shape.forward.kernel.is(Engine::kProjected); }
 };
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
 // The shapes alone; false if the layer does not fit.
-bool plan_shapes(const GpuRow& row, const RnnProblem& problem, ResidentShape* forward, ResidentShape* backward);
-
-// The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
-int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);
+bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape);
 
 // Why the plan's engines are not the ones that would be faster for other layers; "" where there is none.
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
@@ -106,6 +110,19 @@ bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pas
     if (consider(id)) return true;
   }
   return false;
+}
+
+// Replaces `best` by layouts that rank lower: of those that shape_for(replicas, &shape) makes for 1, 2, ... replicas,
+// as long as it does and blocks of so many recurrences stay resident.
+template <class ShapeFor, class RankOf>
+void keep_best_replicas(const GpuRow& row, const RnnProblem& problem, int recurrences, const ShapeFor& shape_for,
+                        const RankOf& rank_of, ResidentShape* best) {
+  for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
+    ResidentShape shape;
+    if (!shape_for(replicas, &shape)) break;
+    if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
+    if (!best->kernel.exists() || rank_of(shape) < rank_of(*best)) *best = shape;
+  }
 }
 
 }  // namespace prnn

@@ -8,29 +8,18 @@
 namespace prnn {
 namespace {
 
-std::vector<StackLaunch> forward_launches(const RnnProblem& p, const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  const bool step_by_step = runs_step_by_step(p);
+// Layers alone or as wavefronts, backward from the highest to the lowest that is not frozen.
+std::vector<StackLaunch> launches_in_order(const RnnProblem& p, const RnnPlan& plan, Pass pass, bool aligned) {
+  const LayersTogether& wavefront = plan.wavefront[pass];
+  const bool backward = pass == Pass::kBackward, step_by_step = !backward && runs_step_by_step(p);
+  const bool alone = step_by_step || (backward && is_chunked(wavefront.shape) && !aligned);
+  const Schedule one = step_by_step ? Schedule::kStepByStep : Schedule::kOneByOne;
   std::vector<StackLaunch> launches;
-  for (int64_t layer = 0; layer < p.layers;) {
-    const int64_t most = step_by_step ? 1 : wavefront.forward_layers;
-    const int64_t count = step_by_step ? 1 : layers_of_launch(wavefront.forward, most, p.layers - layer);
-    const Schedule one = step_by_step ? Schedule::kStepByStep : Schedule::kOneByOne;
-    launches.push_back({count > 1 ? Schedule::kWavefront : one, layer, count, {}});
-    layer += count;
-  }
-  return launches;
-}
-
-// From the top.
-std::vector<StackLaunch> backward_launches(const RnnProblem& p, const RnnPlan& plan, bool aligned) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  const bool together = !is_chunked(wavefront.backward) || aligned;
-  std::vector<StackLaunch> launches;
-  for (int64_t above = p.layers; above > p.frozen;) {
-    const int64_t count = layers_of_launch(wavefront.backward, together ? wavefront.backward_layers : 1, above);
-    above -= count;
-    launches.push_back({count > 1 ? Schedule::kWavefront : Schedule::kOneByOne, above, count, {}});
+  for (int64_t done = 0, all = backward ? p.layers - p.frozen : p.layers; done < all;) {
+    const int64_t count = layers_of_launch(wavefront.shape, alone ? 1 : wavefront.layers, p.layers - done);
+    const int64_t first = backward ? p.layers - done - count : done;
+    launches.push_back({count > 1 ? Schedule::kWavefront : one, first, count, {}});
+    done += count;
   }
   return launches;
 }
@@ -38,11 +27,8 @@ std::vector<StackLaunch> backward_launches(const RnnProblem& p, const RnnPlan& p
 }  // namespace
 
 std::vector<StackLaunch> stack_launches(const RnnProblem& problem, const RnnPlan& plan, Pass pass, bool aligned) {
-  const bool backward = pass == Pass::kBackward;
-  if (!(backward ? plan.side_by_side.backward : plan.side_by_side.forward)) {
-    return backward ? backward_launches(problem, plan, aligned) : forward_launches(problem, plan);
-  }
-  const auto is_frozen = [&](const LayerHalf& half) { return backward && half.layer < problem.frozen; };
+  if (!plan.side_by_side[pass].exist()) return launches_in_order(problem, plan, pass, aligned);
+  const auto is_frozen = [&](const LayerHalf& half) { return pass == Pass::kBackward && half.layer < problem.frozen; };
   std::vector<StackLaunch> launches;
   for (const SideBySideLaunch& halves : side_by_side_launches(problem.layers, problem.steps(), pass)) {
     if (std::all_of(halves.half, halves.half + halves.count, is_frozen)) break;
@@ -52,7 +38,7 @@ std::vector<StackLaunch> stack_launches(const RnnProblem& problem, const RnnPlan
 }
 
 std::vector<int64_t> bias_partials(const RnnProblem& problem, const RnnPlan& plan) {
-  const bool by_chunks = is_chunked(plan.wavefront.backward);
+  const bool by_chunks = is_chunked(plan.wavefront.backward.shape);
   std::vector<int64_t> partials(static_cast<size_t>(problem.layers), 0);
   for (const StackLaunch& launch : stack_launches(problem, plan, Pass::kBackward)) {
     if (launch.schedule == Schedule::kSideBySide) {
@@ -62,7 +48,8 @@ std::vector<int64_t> bias_partials(const RnnProblem& problem, const RnnPlan& pla
     }
     // A layer alone in a stack by chunks leaves as many as the others.
     const bool together = launch.schedule == Schedule::kWavefront || by_chunks;
-    const int64_t of_layer = together ? plan.wavefront.backward.replicas : bias_partials(problem, plan.backward);
+    const int64_t of_layer =
+        together ? plan.wavefront.backward.shape.replicas : bias_partials(problem, plan.shape.backward);
     std::fill_n(partials.begin() + launch.first, launch.count, of_layer);
   }
   return partials;

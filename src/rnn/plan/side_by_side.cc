@@ -28,18 +28,21 @@ std::string why_not_faster(const RnnProblem& p, bool wavefront) {
   return "";
 }
 
-// Sets `shape`; returns the reason if there is none.
-std::string choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront, const ResidentShape& alone,
-                   ResidentShape* shape) {
+LayersTogether choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront,
+                      const ResidentShape& alone) {
   const auto takes_halves = [&](const ResidentShape& of) {
     const bool exchanges_states = !of.exchanges_in_cluster() && !of.kernel.is(Engine::kWgmmaMulticast);
     return exchanges_states && of.batch_per_pass() >= problem.max_batch();
   };
-  const std::string slower = why_not_faster(problem, wavefront);
-  if (!slower.empty()) return slower;
-  if (takes_halves(alone) && choose_split_k_shape(row, problem, pass, 2, shape) && takes_halves(*shape)) return "";
-  return "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
-         std::to_string(problem.max_batch()) + " sequences";
+  LayersTogether two{1, {}, why_not_faster(problem, wavefront)};
+  if (!two.reason.empty()) return two;
+  if (takes_halves(alone) && choose_split_k_shape(row, problem, pass, 2, &two.shape) && takes_halves(two.shape)) {
+    two.layers = 2;
+  } else {
+    two.reason = "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
+                 std::to_string(problem.max_batch()) + " sequences";
+  }
+  return two;
 }
 
 }  // namespace
@@ -64,9 +67,7 @@ std::vector<SideBySideLaunch> side_by_side_launches(int64_t layers, int64_t step
 }
 
 const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launch, Pass pass) {
-  const SideBySidePlan& both = plan.side_by_side;
-  if (pass == Pass::kForward) return launch.count > 1 ? both.forward_shape : plan.forward;
-  return launch.count > 1 ? both.backward_shape : plan.backward;
+  return launch.count > 1 ? plan.side_by_side[pass].shape : plan.shape[pass];
 }
 
 SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
@@ -74,26 +75,24 @@ SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, c
   SideBySidePlan found;
   if (problem.layers == 1) return found;
   if (problem.projection > 0) {  // what there is to say, the wavefront says
-    found.forward_reason = wavefront.forward_reason;
-    found.backward_reason = wavefront.backward_reason;
+    found.forward.reason = wavefront.forward.reason;
+    found.backward.reason = wavefront.backward.reason;
     return found;
   }
-  found.forward_reason = found.backward_reason = why_not_together(problem, Schedule::kSideBySide, Pass::kForward);
-  if (!found.forward_reason.empty()) return found;
+  found.forward.reason = found.backward.reason = why_not_together(problem, Schedule::kSideBySide, Pass::kForward);
+  if (!found.forward.reason.empty()) return found;
   // Who asks for the size of a workspace does not say whether arrays are aligned: without wavefronts for that reason
   // alone, layers must not need more.
-  const bool wavefront_forward = wavefront.forward_layers > 1 || !problem.aligned;
-  found.forward_reason = choose(row, problem, Pass::kForward, wavefront_forward, plan.forward, &found.forward_shape);
-  found.forward = found.forward_reason.empty();
-  found.backward_reason =
-      choose(row, problem, Pass::kBackward, wavefront.backward_layers > 1, plan.backward, &found.backward_shape);
-  found.backward = found.backward_reason.empty();
-  if (!found.backward) return found;
+  const bool wavefront_forward = wavefront.forward.exist() || !problem.aligned;
+  found.forward = choose(row, problem, Pass::kForward, wavefront_forward, plan.shape.forward);
+  found.backward = choose(row, problem, Pass::kBackward, wavefront.backward.exist(), plan.shape.backward);
+  if (!found.backward.exist()) return found;
   RnnPlan with = plan;
   with.side_by_side = found;
   const std::vector<int64_t> partials = bias_partials(problem, with);
-  found.backward = *std::max_element(partials.begin(), partials.end()) <= problem.max_batch();
-  if (!found.backward) found.backward_reason = "one sequence leaves room for one sum of the biases' gradients";
+  if (*std::max_element(partials.begin(), partials.end()) > problem.max_batch()) {
+    found.backward = {1, found.backward.shape, "one sequence leaves room for one sum of the biases' gradients"};
+  }
   return found;
 }
 

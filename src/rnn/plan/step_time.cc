@@ -94,16 +94,15 @@ CallTime call_time(Engine engine, bool is_float, bool training) {
 constexpr double kGradientMegabyte = 2;
 
 // Weights that are copied to whole k-tiles take longer in training.
-double estimate_call(const GpuRow& row, const RnnProblem& problem, const ResidentShape& forward,
-                     const ResidentShape& backward, bool training) {
+double estimate_call(const GpuRow& row, const RnnProblem& problem, const PerPass<ResidentShape>& shape, bool training) {
   const bool is_float = problem.type == PRNN_DATA_FLOAT;
   const bool copies = training && problem.gates() > 1 && padded_hidden(problem) != problem.hidden;
-  const Engine engine = (training ? backward : forward).kernel->engine;
+  const Engine engine = (training ? shape.backward : shape.forward).kernel->engine;
   const CallTime time = call_time(engine, is_float, training);
-  const auto passes = [&](const ResidentShape& shape) {
-    return static_cast<double>(ceil_div(problem.max_batch(), sequences_at_once(row, problem, shape)));
+  const auto passes = [&](const ResidentShape& of) {
+    return static_cast<double>(ceil_div(problem.max_batch(), sequences_at_once(row, problem, of)));
   };
-  const double launches = passes(forward) + (training ? passes(backward) : 0);
+  const double launches = passes(shape.forward) + (training ? passes(shape.backward) : 0);
   const bool has_gradients = training && engine != Engine::kCluster && engine != Engine::kSimt;
   const auto weights = static_cast<double>(problem.gates() * problem.hidden * problem.hidden * (is_float ? 4 : 2));
   return time.call + time.launch * (launches - (training ? 2 : 1)) + (copies ? (is_float ? 20 : 15) : 0) +
@@ -113,13 +112,13 @@ double estimate_call(const GpuRow& row, const RnnProblem& problem, const Residen
 }  // namespace
 
 StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
-  ResidentShape forward, backward;
-  if (!plan_shapes(row, problem, &forward, &backward)) return {};
-  const double time = estimate_pass(row, problem, forward, false) +
-                      (training ? estimate_pass(row, problem, backward, true) : 0) +
+  PerPass<ResidentShape> shape;
+  if (!plan_shapes(row, problem, &shape)) return {};
+  const double time = estimate_pass(row, problem, shape.forward, false) +
+                      (training ? estimate_pass(row, problem, shape.backward, true) : 0) +
                       (training ? 3 : 1) * estimate_product(problem);
-  return {time, estimate_call(row, problem, forward, backward, training),
-          forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
+  return {time, estimate_call(row, problem, shape, training),
+          shape.forward.kernel.is(Engine::kMmaLarge) || shape.backward.kernel.is(Engine::kMmaLarge)};
 }
 
 }  // namespace prnn

@@ -48,19 +48,11 @@ int64_t static_bytes(const WavefrontKernel& kernel, int tiles) {
   return int64_t{4} * (tiles == 1 ? 1 : kMaxTiles) * kTileColumns * kernel.unit_tiles * kTileRows + 64;
 }
 
-// The rank of a choice, the most important first: launches of the whole stack, tiles that a replica works
-// through, units of a block.
-struct Rank {
-  int64_t launches, tiles, units;
-  bool operator<(const Rank& other) const {
-    return std::tie(launches, tiles, units) < std::tie(other.launches, other.tiles, other.units);
-  }
-};
-
 int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best) {
   const bool backward = pass == Pass::kBackward;
   int best_layers = 1;
-  Rank best_rank{};
+  // The most important first: launches of the whole stack, tiles that a replica works through, units of a block.
+  std::tuple<int64_t, int64_t, int> best_rank;
   any_kernel(row, problem, Engine::kWavefrontMma, pass, [&](KernelId id) {
     const WavefrontKernel kernel{id.shape(0), id.shape(1), id.shape(2)};
     const int64_t block_k_tiles =
@@ -78,8 +70,8 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
     if (tiles > (has_one_tile(problem.mode, kernel, is_tight(problem, backward)) ? 1 : kMaxTiles)) return false;
     const int64_t bytes = shared_bytes(problem, kernel, backward, static_cast<int>(tiles));
     if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) return false;
-    const Rank rank{ceil_div(problem.layers, layers), tiles, kernel.unit_tiles};
-    if (best_layers > 1 && !(rank < best_rank)) return false;
+    const auto rank = std::make_tuple(ceil_div(problem.layers, layers), tiles, kernel.unit_tiles);
+    if (best_layers > 1 && rank >= best_rank) return false;
     best_rank = rank;
     best_layers = static_cast<int>(layers);
     ResidentShape shape;
@@ -106,36 +98,38 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
   return best_layers;
 }
 
-int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
+LayersTogether choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass) {
+  LayersTogether chosen;
+  const auto alone = [](const std::string& reason) { return LayersTogether{1, {}, reason}; };
   // By chunks, kernels multiply with products of a projection's matrix, with itself where it has dropout behind it.
   // Kernels that keep it apart (keeps_projection_apart()) are of layers of which not even one has room here.
-  const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
-  if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
+  chosen.layers = choose_chunked_wavefront(row, problem, pass, &chosen.shape);
+  if (chosen.exist()) {
+    chosen.layers = static_cast<int>(layers_of_launch(chosen.shape, chosen.layers, problem.layers));
+    return chosen;
+  }
   if (!serves(Engine::kWavefrontMma, pass, problem.needs())) {
-    *reason =
-        "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster();
+    std::string of_dropout;
     if (chunked_drops_projected(problem)) {
-      *reason += "; with dropout P is a multiple of " + std::to_string(kChunkedColumnsK) + ", " +
-                 std::to_string(2 * kChunkedColumnsK) + " or more";
+      of_dropout = "; with dropout P is a multiple of " + std::to_string(kChunkedColumnsK) + ", " +
+                   std::to_string(2 * kChunkedColumnsK) + " or more";
     }
-    return 1;
+    return alone("layers with a projection run together by chunks alone, where that is faster: " +
+                 where_chunks_are_faster() + of_dropout);
   }
+  const std::string batch = std::to_string(problem.max_batch()), hidden = std::to_string(problem.hidden);
   if (problem.max_batch() > kWavefrontSequences) {
-    *reason = "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
-              std::to_string(problem.max_batch());
-    return 1;
+    return alone("layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " + batch);
   }
-  const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, best) : 1;
-  if (layers > 1) return layers;
+  if (pass == Pass::kForward) chosen.layers = choose_wgmma_wavefront(row, problem, &chosen.shape);
+  if (chosen.exist()) return chosen;
   const int64_t most = most_sequences(problem);
   if (problem.max_batch() > most) {
-    *reason = "layers of hidden size " + std::to_string(problem.hidden) + " run together for up to " +
-              std::to_string(most) + " sequences; N is " + std::to_string(problem.max_batch());
-    return 1;
+    return alone("layers of hidden size " + hidden + " run together for up to " + std::to_string(most) +
+                 " sequences; N is " + batch);
   }
-  const int chosen = choose(row, problem, pass, best);
-  if (chosen == 1) *reason = "two layers of hidden size " + std::to_string(problem.hidden) + " have no room at once";
-  return chosen;
+  chosen.layers = choose(row, problem, pass, &chosen.shape);
+  return chosen.exist() ? chosen : alone("two layers of hidden size " + hidden + " have no room at once");
 }
 
 }  // namespace
@@ -158,13 +152,9 @@ int64_t layers_of_launch(const ResidentShape& shape, int64_t most, int64_t left)
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   WavefrontPlan plan;
   if (problem.layers == 1) return plan;
-  plan.backward_reason = why_not_together(problem, Schedule::kWavefront, Pass::kBackward);
-  plan.forward_reason = why_not_together(problem, Schedule::kWavefront, Pass::kForward);
-  if (plan.backward_reason.empty()) {
-    plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
-  }
-  if (plan.forward_reason.empty()) {
-    plan.forward_layers = choose_layers(row, problem, Pass::kForward, &plan.forward, &plan.forward_reason);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    plan[pass].reason = why_not_together(problem, Schedule::kWavefront, pass);
+    if (plan[pass].reason.empty()) plan[pass] = choose_layers(row, problem, pass);
   }
   return plan;
 }

@@ -70,15 +70,11 @@ bool choose_replicas(const GpuRow& row, const RnnProblem& problem, Pass pass, in
     const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
     return std::make_tuple(passes * shape.kernel.shape(0), ceil_div(problem.max_batch(), shape.replicas));
   };
-  bool found = false;
-  for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
-    ResidentShape shape;
-    if (!shape_for(row, problem, pass, replicas, &shape)) break;
-    if (shape.blocks * replicas * recurrences > resident_blocks(row, shape.cluster)) break;
-    if (!found || rank(shape) < rank(*best)) *best = shape;
-    found = true;
-  }
-  return found;
+  *best = ResidentShape();
+  keep_best_replicas(
+      row, problem, recurrences,
+      [&](int replicas, ResidentShape* shape) { return shape_for(row, problem, pass, replicas, shape); }, rank, best);
+  return best->kernel.exists();
 }
 
 }  // namespace

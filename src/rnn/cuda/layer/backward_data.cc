@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
-#include "rnn/plan/projected.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
@@ -37,7 +37,7 @@ class BackwardData : LayerRun {
       if (layer > 0 && drops()) drop(layer, 0, p.rows, dx, dx);
       dy = dx;
     }
-    if (plan.side_by_side.backward && args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
+    if (plan.side_by_side.backward.exist() && args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
     for (size_t d = 0; d < places.size() && replaces_gates; ++d) {
       const auto bytes = static_cast<size_t>(gradient_bytes(p));
       require_launch(cudaMemcpyAsync(places[d].dgates, work.lone[d], bytes, cudaMemcpyDeviceToDevice, stream),
@@ -61,10 +61,10 @@ class BackwardData : LayerRun {
   void run_together(int64_t first, int64_t count, const void* dy) {
     const int64_t highest = first + count - 1;
     WavefrontBackwardParams params{};
-    params.sizes = sizes_of(wavefront.backward, 0, p.max_batch(), count);
+    params.sizes = sizes_of(wavefront.backward.shape, 0, p.max_batch(), count);
     params.dy = merges() ? of_cell_outputs(highest, 0, dy) : dy;
     params.dropout_scale = dropout_scale();
-    const bool by_chunks = is_chunked(wavefront.backward);
+    const bool by_chunks = is_chunked(wavefront.backward.shape);
     std::vector<Elements> gradients;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
@@ -93,15 +93,19 @@ class BackwardData : LayerRun {
       own.dhx = resident_state(args_.dhx, layer, 0);
       own.dcx = c_state(args_.dcx, layer, 0);
       own.bias_sums = saved_here.bias_sums;
+      if (by_chunks) {
+        own.above_progress = i + 1 < count ? work.progress + i + 1 : nullptr;
+        own.progress = work.progress + i;
+      }
       gradients.push_back({own.dgates, p.rows * p.gates() * p.hidden});
       if (i > 0 && p.mode == PRNN_GRU) gradients.push_back({own.dcandidate, p.rows * p.hidden});
     }
     if (by_chunks) {
-      set_chunks(first, count, &params);
+      set_chunks(Pass::kBackward, first, count, &params);
     } else {
       fill_all_empty(gradients);
     }
-    require_launch(launch_kernel(wavefront.backward, params, stream), "the backward wavefront kernel");
+    require_launch(launch_kernel(wavefront.backward.shape, params, stream), "the backward wavefront kernel");
     // Within the launch there was no gradient of h but where what layers above have for it is dropped.
     for (int64_t layer = highest; layer >= first && merges(); --layer) {
       add_up_states(layer, 0, dy);
@@ -113,25 +117,6 @@ class BackwardData : LayerRun {
       void* const below = work.between_of(layer - 1);
       add_input_gradient(layer, 0, 0, p.rows, below);
       dy = below;
-    }
-  }
-
-  void set_chunks(int64_t first, int64_t count, WavefrontBackwardParams* params) {
-    const ChunkedArrays arrays = chunked_arrays(Pass::kBackward, first, count);
-    unsigned* const progress = begin_progress();
-    for (int64_t i = 0; i < count; ++i) {
-      WavefrontBackwardLayer& own = params->layer[i];
-      own.exchange = arrays.exchange[i];
-      own.products = arrays.products[i];
-      own.above_progress = i + 1 < count ? progress + i + 1 : nullptr;
-      own.progress = progress + i;
-      own.projection.progress = progress + kWavefrontLayers + i;
-    }
-    params->chunk_steps = chunked_steps(p.max_batch());
-    if (drops_projected()) {
-      const ResidentShape& shape = wavefront.backward;
-      params->projection = static_cast<int>(p.projection);
-      params->projection_columns = chunked_projected_columns(p.projection, shape.blocks / shape.cluster);
     }
   }
 
@@ -151,6 +136,23 @@ class BackwardData : LayerRun {
     require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
   }
 
+  // Matrices of a direction, what the forward pass left for it, and where it leaves gradients, from a row on.
+  BackwardDirection direction_of(int64_t layer, int64_t d, int64_t first_row) {
+    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
+    const auto from_row = [&](char* base, int64_t width) {
+      return base == nullptr ? nullptr : at(base, first_row * width);
+    };
+    BackwardDirection dir{};
+    dir.weights = recurrent_weights(args_.w, layer, d);
+    dir.gates = from_row(own.gates, p.hidden * 4);
+    dir.cells = from_row(own.cells, p.hidden);
+    dir.last = own.last;
+    dir.dgates = from_row(own.dgates, p.gates() * padded);
+    dir.dcandidate = from_row(own.dcandidate, p.hidden);
+    dir.bias_sums = own.bias_sums;
+    return dir;
+  }
+
   // A half of a layer's timesteps as a direction of a launch; makes the gradients of its outputs.
   BackwardDirection direction_of(const LayerHalf& half) {
     const int64_t layer = half.layer, row = p.gates() * padded;
@@ -163,18 +165,9 @@ class BackwardData : LayerRun {
       dy = between;
     }
     const Reserve::PerDirection& own = saved.directions[layer];
-    const auto from_base = [&](char* base, int64_t width) {
-      return base == nullptr ? nullptr : at(base, rows.base * width);
-    };
-    BackwardDirection dir{};
-    dir.weights = recurrent_weights(args_.w, layer, 0);
+    BackwardDirection dir = direction_of(layer, 0, rows.base);
     dir.y = at(output_of(layer), rows.base * p.hidden);
     dir.dy = at(dy, rows.base * p.hidden);
-    dir.gates = from_base(own.gates, p.hidden * 4);
-    dir.cells = from_base(own.cells, p.hidden);
-    dir.dgates = from_base(own.dgates, row);
-    dir.dcandidate = from_base(own.dcandidate, p.hidden);
-    dir.bias_sums = own.bias_sums;
     fill_empty(at(own.dgates, rows.first * row), rows.count * row);
     if (half.is_first()) {
       dir.hx = h_state(args_.hx, layer, 0);
@@ -217,27 +210,22 @@ class BackwardData : LayerRun {
   }
 
   void run_layer(int64_t layer, const void* y, const void* dy) {
-    ResidentShape shape = plan.backward;
-    if (is_chunked(wavefront.backward)) shape.replicas = 1;  // one sum for a bias, as kernels by chunks leave
+    ResidentShape shape = plan.shape.backward;
+    if (is_chunked(wavefront.backward.shape)) shape.replicas = 1;  // one sum for a bias, as kernels by chunks leave
     BackwardParams params{};
     std::vector<BackwardDirection> directions;
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
     for (int64_t d = 0; d < p.recurrences(); ++d) {
       const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
-      BackwardDirection dir{};
-      dir.weights = recurrent_weights(args_.w, layer, d);
+      BackwardDirection dir = direction_of(layer, d, 0);
+      if (shares_rows()) dir.dcandidate = at(own.dgates, p.rows * p.gates() * p.hidden);
       dir.y = projects() ? own.cell_outputs : at(y, d * p.hidden);
       dir.dy = merges() ? of_cell_outputs(layer, d, dy) : at(dy, d * p.state());
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
       dir.dhy = merges() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
       dir.dcy = c_state(args_.dcy, layer, d);
-      dir.gates = own.gates;
-      dir.cells = own.cells;
-      dir.last = own.last;
       dir.cell_stride = p.max_batch() * p.hidden;
-      dir.dgates = own.dgates;
-      dir.dcandidate = shares_rows() ? at(own.dgates, p.rows * p.gates() * p.hidden) : own.dcandidate;
       dir.dhx = resident_state(args_.dhx, layer, d);
       dir.dcx = c_state(args_.dcx, layer, d);
       if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = of_cells(d);
@@ -247,27 +235,25 @@ class BackwardData : LayerRun {
       if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0, 1);
       if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1, p.cell_states());
       dir.reverse = static_cast<int>(p.direction_of(d));
-      const bool exchanges_gradients = !plan.backward.exchanges_in_cluster() && !plan.keeps_projection_apart() &&
-                                       !plan.backward.kernel.is(Engine::kWgmmaMulticast);
+      const bool exchanges_gradients = !plan.shape.backward.exchanges_in_cluster() && !plan.keeps_projection_apart() &&
+                                       !plan.shape.backward.kernel.is(Engine::kWgmmaMulticast);
       if (exchanges_gradients) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
     }
     // The sums for the biases: a partial sum for each replica of each pass.
     for_each_launch(shape, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
-      set_sizes(sizes, &params);
-      params.masks = masks(layer, first, sizes.directions);
+      set_sizes(sizes, layer, first, &params);
       fill_sums(shape, &params);
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
         params.direction[i] = directions[first + i];
-        params.direction[i].bias_sums =
-            saved.directions[layer * p.recurrences() + first + i].bias_sums + pass * shape.replicas * biases * p.hidden;
+        params.direction[i].bias_sums += pass * shape.replicas * biases * p.hidden;
       }
       if (plan.keeps_projection_apart()) {
         params.projection = projection_of(args_.w, layer, first, sizes);
         params.projection.dh = saved.directions[layer * p.recurrences() + first].dstates;
         params.projection.exchange = work.row_exchange;
-        fill_empty(work.row_exchange, p.steps() * sizes.exchange_columns() * padded_projection(p));
+        fill_empty(work.row_exchange, fragment_bytes(p, shape, sizes) / element);
       }
       require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
     });
@@ -280,7 +266,7 @@ class BackwardData : LayerRun {
   }
 
   // Whether a row of the reserve space has all gradients of a GRU's gates, as kernels by chunks leave them.
-  bool shares_rows() const { return p.mode == PRNN_GRU && is_chunked(wavefront.backward); }
+  bool shares_rows() const { return p.mode == PRNN_GRU && is_chunked(wavefront.backward.shape); }
 
   // [rows, 4 H] <- what a layer alone leaves, [rows, 3 H] and behind these the candidate's [rows, H]: from the last row
   // on, as many at once as do not go where these or earlier ones are.
@@ -380,20 +366,11 @@ class BackwardData : LayerRun {
           run_sum_reset_rows(p.type, reset_rows(work.dprevious, p.projection, p.projection, direction), sums, stream),
           "the kernel that sums the gradients of states that sequences start anew with");
     }
-    PreviousStates after{};
-    after.y = work.dprevious;
-    after.y_row = p.projection;
+    PreviousStates after = previous_states(layer, direction, work.dprevious, p.projection, direction == 0, own.dstates);
     after.hx = h_state(args_.dhy, layer, direction);
     after.add = at(dy, direction * p.projection);
     after.add_row = p.recurrences() * p.projection;
-    after.reset = p.extras.reset;
     after.are_gradients = true;
-    after.out = own.dstates;
-    after.table = table();
-    after.steps = static_cast<int>(p.steps());
-    after.batch = static_cast<int>(p.max_batch());
-    after.width = static_cast<int>(p.projection);
-    after.reverse = direction == 0;
     require_launch(run_previous_states(p.type, after, stream), "the kernel that adds up the states' gradients");
   }
 
@@ -482,9 +459,9 @@ class BackwardData : LayerRun {
 
 }  // namespace
 
-void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                              const RnnBackwardDataArgs& args) {
-  BackwardData(handle, problem, plan, args).run();
+void ResidentBackend::backward_data(prnnHandle_t handle, const RnnProblem& problem,
+                                    const RnnBackwardDataArgs& args) const {
+  BackwardData(handle, problem, plan_, args).run();
 }
 
 }  // namespace prnn

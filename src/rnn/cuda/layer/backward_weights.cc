@@ -1,3 +1,4 @@
+#include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
 
 namespace prnn {
@@ -67,20 +68,10 @@ class BackwardWeights : LayerRun {
     const void* const hx = h_state(args_.hx, layer, d);
     const int64_t width = p.state(), y_row = p.recurrences() * width, batch = p.max_batch();
     const bool reverse = p.direction_of(d) > 0;
-    if (varies || p.extras.reset != nullptr || p.masks.recurrent != nullptr) {
-      PreviousStates previous{};
-      previous.y = y;
-      previous.y_row = y_row;
+    if (shifts_states(p)) {
+      PreviousStates previous = previous_states(layer, d, y, y_row, reverse, work.previous);
       previous.hx = hx;
-      previous.reset = p.extras.reset;
       previous.reset_hx = h_state(p.extras.resetHx, layer, d);
-      previous.mask = h_state(p.masks.recurrent, layer, d);
-      previous.out = work.previous;
-      previous.table = table();
-      previous.steps = static_cast<int>(p.steps());
-      previous.batch = static_cast<int>(batch);
-      previous.width = static_cast<int>(width);
-      previous.reverse = static_cast<int>(p.direction_of(d));
       require_launch(run_previous_states(p.type, previous, stream), "the kernel that shifts the states");
       add_products(own, false, {work.previous, 0, 0, p.rows, width}, dmatrix, width);
       return;
@@ -98,9 +89,9 @@ class BackwardWeights : LayerRun {
 
 }  // namespace
 
-void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                                 const RnnBackwardWeightsArgs& args) {
-  BackwardWeights(handle, problem, plan, args).run();
+void ResidentBackend::backward_weights(prnnHandle_t handle, const RnnProblem& problem,
+                                       const RnnBackwardWeightsArgs& args) const {
+  BackwardWeights(handle, problem, plan_, args).run();
 }
 
 }  // namespace prnn

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
 #include "rnn/cuda/step/forward.h"
-#include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
@@ -13,14 +13,14 @@ namespace {
 class Forward : LayerRun {
  public:
   Forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, const RnnForwardArgs& args)
-      : LayerRun(handle, problem, plan_of_call, args), args_(args), training_(args.reserve != nullptr) {}
+      : LayerRun(handle, problem, plan_of_call, args), args_(args) {}
 
   void run() {
     store_table();
-    if (training_ && drops()) {
+    if (drops()) {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
-    if (plan.side_by_side.forward) pad_states(0, p.layers);
+    if (plan.side_by_side.forward.exist()) pad_states(0, p.layers);
     const void* input = args_.x;
     for (const StackLaunch& launch : stack_launches(p, plan, Pass::kForward)) {
       switch (launch.schedule) {
@@ -40,12 +40,12 @@ class Forward : LayerRun {
   // The outputs of the layer below, after dropout.
   const void* input_of(int64_t layer) {
     void* const output = output_of(layer - 1);
-    if (!training_ || !drops()) return output;
+    if (!drops()) return output;
     drop(layer, 0, p.rows, output, saved.inputs[layer - 1]);
     return saved.inputs[layer - 1];
   }
   void* output_of(int64_t layer) const {
-    return layer + 1 == p.layers ? args_.y : training_ ? saved.outputs[layer] : work.between_of(layer);
+    return layer + 1 == p.layers ? args_.y : p.training ? saved.outputs[layer] : work.between_of(layer);
   }
 
   // Whether the kernels read x itself: the layer has no input matrices, and no states join their products.
@@ -60,7 +60,7 @@ class Forward : LayerRun {
   const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
     const int64_t gate_rows = p.heads * p.gates() * p.hidden, first = direction * p.heads;
-    void* const xw = training_ ? saved.directions[last * p.recurrences() + first].products : work.xw[direction];
+    void* const xw = p.training ? saved.directions[last * p.recurrences() + first].products : work.xw[direction];
     if (p.has_input_matrices(layer)) {
       multiply_input(layer, first, p.rows, input, xw);
     } else {
@@ -140,12 +140,12 @@ class Forward : LayerRun {
   // Layers [first, first + count) as a wavefront.
   void run_together(int64_t first, int64_t count, const void* input) {
     WavefrontForwardParams params{};
-    params.sizes = sizes_of(wavefront.forward, 0, p.max_batch(), count);
+    params.sizes = sizes_of(wavefront.forward.shape, 0, p.max_batch(), count);
     params.xw = input_products(first, first + count - 1, 0, input);
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
-    if (training_) params.dropout_scale = dropout_scale();
-    const bool by_chunks = is_chunked(wavefront.forward);
+    params.dropout_scale = dropout_scale();
+    const bool by_chunks = is_chunked(wavefront.forward.shape);
     std::vector<Elements> published;
     const void* below = nullptr;
     for (int64_t i = 0; i < count; ++i) {
@@ -157,7 +157,12 @@ class Forward : LayerRun {
       own.input_bias = at(args_.w, offsets.input_bias);
       own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
       own.below = below;
-      if (!by_chunks) own.initial = work.initial[layer];
+      if (by_chunks) {
+        own.below_progress = i > 0 ? work.progress + i - 1 : nullptr;
+        own.progress = i + 1 < count ? work.progress + i : nullptr;
+      } else {
+        own.initial = work.initial[layer];
+      }
       own.hx = resident_state(args_.hx, layer, 0);
       own.cx = c_state(args_.cx, layer, 0);
       own.y = merges() ? cell_outputs(layer, 0) : output_of(layer);
@@ -168,15 +173,13 @@ class Forward : LayerRun {
         const void* const hx = i > 0 ? h_state(args_.hx, layer, 0) : nullptr;
         if (hx != nullptr) own.initial_products = multiply_states(layer, 0, hx, i);
       }
-      if (training_) {
-        own.gates = saved.directions[layer].gates;
-        own.cells = saved.directions[layer].cells;
-      }
+      own.gates = saved.directions[layer].gates;  // this and the next NULL in inference
+      own.cells = saved.directions[layer].cells;
       published.push_back({own.y, p.rows * p.hidden});
-      if (i > 0 && training_ && drops_projected()) {
+      if (i > 0 && drops_projected()) {
         own.projection =
             chunked_projection(args_.w, layer - 1, i - 1, saved.outputs[layer - 1], saved.inputs[layer - 1]);
-      } else if (training_ && drops() && !merges() && i + 1 < count) {
+      } else if (drops() && !merges() && i + 1 < count) {
         params.dropout[i].dropped = saved.inputs[layer];
         params.dropout[i].kept = dropout_mask(first, i);
         published.push_back({saved.inputs[layer], p.rows * p.hidden});
@@ -184,12 +187,12 @@ class Forward : LayerRun {
       below = published.back().first;
     }
     if (by_chunks) {
-      set_chunks(first, count, &params);
+      set_chunks(Pass::kForward, first, count, &params);
     } else {
       fill_all_empty(published);
       pad_states(first, count);
     }
-    require_launch(launch_kernel(wavefront.forward, params, stream), "the forward wavefront kernel");
+    require_launch(launch_kernel(wavefront.forward.shape, params, stream), "the forward wavefront kernel");
     for (int64_t i = 0; i < count && merges(); ++i) project_together(first + i, i + 1 < count);
   }
 
@@ -197,29 +200,10 @@ class Forward : LayerRun {
   // but the backward pass.
   void project_together(int64_t layer, bool is_inner) {
     if (!is_inner) return project(layer, 0, output_of(layer));
-    const bool is_made = training_ && drops_projected();  // by the kernel
-    if (training_ && !is_made) project_rows(layer, 0, p.rows, cell_outputs(layer, 0), output_of(layer));
+    const bool is_made = drops_projected();  // by the kernel
+    if (p.training && !is_made) project_rows(layer, 0, p.rows, cell_outputs(layer, 0), output_of(layer));
     void* const hy = h_state(args_.hy, layer, 0);
     if (hy != nullptr) project_rows(layer, 0, p.max_batch(), last_outputs(layer), hy);
-  }
-
-  void set_chunks(int64_t first, int64_t count, WavefrontForwardParams* params) {
-    const ChunkedArrays arrays = chunked_arrays(Pass::kForward, first, count);
-    unsigned* const progress = begin_progress();
-    for (int64_t i = 0; i < count; ++i) {
-      WavefrontForwardLayer& own = params->layer[i];
-      own.exchange = arrays.exchange[i];
-      own.products = arrays.products[i];
-      own.below_progress = i > 0 ? progress + i - 1 : nullptr;
-      own.progress = i + 1 < count ? progress + i : nullptr;
-      own.projection.progress = progress + kWavefrontLayers + i;
-    }
-    params->chunk_steps = chunked_steps(p.max_batch());
-    if (training_ && drops_projected()) {
-      const ResidentShape& shape = wavefront.forward;
-      params->projection = static_cast<int>(p.projection);
-      params->projection_columns = chunked_projected_columns(p.projection, shape.blocks / shape.cluster);
-    }
   }
 
   // Matrices and biases of a direction, and where it leaves what the backward pass reads, from a row on.
@@ -229,7 +213,7 @@ class Forward : LayerRun {
     dir.weights = recurrent_weights(args_.w, layer, d);
     dir.input_bias = at(args_.w, offsets.input_bias);
     dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-    if (!training_) return dir;
+    if (!p.training) return dir;
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
     dir.last = own.last;
     if (own.gates != nullptr) dir.gates = at(own.gates, first_row * p.hidden * 4);
@@ -273,11 +257,11 @@ class Forward : LayerRun {
     const int64_t layer = half.layer;
     const Rows rows = rows_of(half);
     const void* input = layer == 0 ? args_.x : output_of(layer - 1);
-    if (layer > 0 && training_ && drops()) {
+    if (layer > 0 && drops()) {
       drop(layer, rows.first, rows.count, input, saved.inputs[layer - 1]);
       input = saved.inputs[layer - 1];
     }
-    void* const xw = training_ ? saved.directions[layer].products : work.xw[0];
+    void* const xw = p.training ? saved.directions[layer].products : work.xw[0];
     multiply_input(layer, 0, rows.count, at(input, rows.first * p.layer_input(layer)),
                    at(xw, rows.first * xw_row(layer)));
     ForwardDirection dir = direction_of(layer, 0, rows.base);
@@ -304,7 +288,7 @@ class Forward : LayerRun {
     params.xw_gate = xw_gate(layer);
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
     // Rows of y, as long as the exchange buffer's and aligned, can be that buffer; m is always.
-    const bool exchanges_rows = plan.forward.exchanges_rows();
+    const bool exchanges_rows = plan.shape.forward.exchanges_rows();
     const bool exchanges_in_y =
         exchanges_rows && (projects() || (p.recurrences() == 1 && padded == p.hidden && is_aligned(output)));
     const void* xw = nullptr;
@@ -331,23 +315,18 @@ class Forward : LayerRun {
       directions.push_back(dir);
     }
     if (exchanges_rows) pad_states(layer, 1);
-    const bool exchanges_fragments = !exchanges_rows && !plan.forward.exchanges_in_cluster();
-    const int64_t exchange_row = plan.keeps_projection_apart() ? padded_projection(p) : padded;
-    for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
-      set_sizes(sizes, &params);
-      params.masks = masks(layer, first, sizes.directions);
+    const bool exchanges_fragments = !exchanges_rows && !plan.shape.forward.exchanges_in_cluster();
+    for_each_launch(plan.shape.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
+      set_sizes(sizes, layer, first, &params);
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
-      const int64_t exchanged = plan.forward.kernel.is(Engine::kWgmmaMulticast)
-                                    ? multicast_exchange_bytes(p, plan.forward, sizes.replicas) / element
-                                    : p.steps() * sizes.exchange_columns() * exchange_row;
       for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {
-        fill_empty(params.direction[d].exchange, exchanged);
+        fill_empty(params.direction[d].exchange, fragment_bytes(p, plan.shape.forward, sizes) / element);
       }
       if (plan.keeps_projection_apart()) {
         params.projection = projection_of(args_.w, layer, first, sizes);
         params.projection.h = at(output, first * p.projection);
       }
-      require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
+      require_launch(launch_kernel(plan.shape.forward, params, stream), "the resident forward kernel");
     });
     for (int64_t d = 0; d < p.recurrences() && merges(); ++d) project(layer, d, output);
     if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
@@ -412,8 +391,8 @@ class Forward : LayerRun {
   }
 
   void* cell_outputs(int64_t layer, int64_t direction) const {
-    return training_ ? saved.directions[layer * p.recurrences() + direction].cell_outputs
-                     : work.of_recurrence(work.cell_outputs, layer, direction);
+    return p.training ? saved.directions[layer * p.recurrences() + direction].cell_outputs
+                      : work.of_recurrence(work.cell_outputs, layer, direction);
   }
   void* last_outputs(int64_t layer) const { return work.of_recurrence(work.last_outputs, layer, 0); }
 
@@ -436,14 +415,12 @@ class Forward : LayerRun {
   }
 
   const RnnForwardArgs& args_;
-  const bool training_;
 };
 
 }  // namespace
 
-void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                        const RnnForwardArgs& args) {
-  Forward(handle, problem, plan, args).run();
+void ResidentBackend::forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) const {
+  Forward(handle, problem, plan_, args).run();
 }
 
 }  // namespace prnn

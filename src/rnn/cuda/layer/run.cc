@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "rnn/cuda/backend.h"
 #include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
@@ -25,16 +26,14 @@ int64_t input_weights_bytes(const RnnProblem& p) {
 
 // Bytes of ForwardDirection::exchange, or, backward, Projection::exchange. The first pass is the largest.
 int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
-  const bool is_apart = shape.kernel.is(Engine::kProjected);
-  const int64_t row = (is_apart ? padded_projection(p) : padded_hidden(p)) * type_bytes(p.type);
   if (shape.exchanges_in_cluster()) return 0;
-  if (shape.kernel.is(Engine::kWgmmaMulticast)) return multicast_exchange_bytes(p, shape, shape.replicas);
-  if (shape.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * row;  // m has such rows too
+  // With a projection, m has such rows too.
+  if (shape.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * padded_hidden(p) * type_bytes(p.type);
   const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
   ResidentSizes sizes{};
   sizes.replicas = static_cast<int>(shares.replicas);
   sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
-  return p.steps() * sizes.exchange_columns() * row;
+  return fragment_bytes(p, shape, sizes);
 }
 
 // Memory that a launch with this highest layer has to itself. `between`: Workspace's, which holds gradients in a
@@ -49,7 +48,7 @@ std::vector<Span> spare_in(Pass pass, const RnnProblem& p, const Reserve& saved,
 // Bytes of ChunkedArrays in the workspace.
 int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan, Pass pass) {
   const bool is_forward = pass == Pass::kForward;
-  const ResidentShape& shape = is_forward ? plan.wavefront.forward : plan.wavefront.backward;
+  const ResidentShape& shape = plan.wavefront[pass].shape;
   if (!is_chunked(shape) || (!is_forward && !p.training)) return 0;
   const Reserve saved(p, plan, false, nullptr);
   size_t most = 0;
@@ -63,8 +62,9 @@ int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan, Pass pass) 
 
 // Bytes that layers alone, side by side and by chunks exchange forward.
 int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
-  const int64_t alone = std::max(exchange_bytes(p, plan.forward), chunked_rest_bytes(p, plan, Pass::kForward));
-  return plan.side_by_side.forward ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward_shape)) : alone;
+  const int64_t alone = std::max(exchange_bytes(p, plan.shape.forward), chunked_rest_bytes(p, plan, Pass::kForward));
+  return plan.side_by_side.forward.exist() ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward.shape))
+                                           : alone;
 }
 
 // Bytes of BackwardParams::sums.
@@ -73,8 +73,8 @@ int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
     const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
     return wgmma_sums_bytes(p, shape, shares.replicas, directions);
   };
-  const int64_t alone = of(plan.backward, plan.recurrences_at_once);
-  return plan.side_by_side.backward ? std::max(alone, of(plan.side_by_side.backward_shape, 2)) : alone;
+  const int64_t alone = of(plan.shape.backward, plan.recurrences_at_once);
+  return plan.side_by_side.backward.exist() ? std::max(alone, of(plan.side_by_side.backward.shape, 2)) : alone;
 }
 
 // Floats of Projection::sums.
@@ -93,6 +93,16 @@ void require_launch(cudaError_t error, const char* what) {
   const bool no_code = error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
   fail(no_code ? PRNN_STATUS_ARCH_MISMATCH : PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", what,
        cudaGetErrorString(error));
+}
+
+bool shifts_states(const RnnProblem& p) {
+  return batch_varies(p) || p.extras.reset != nullptr || p.masks.recurrent != nullptr;
+}
+
+int64_t fragment_bytes(const RnnProblem& p, const ResidentShape& shape, const ResidentSizes& sizes) {
+  if (shape.kernel.is(Engine::kWgmmaMulticast)) return multicast_exchange_bytes(p, shape, sizes.replicas);
+  const int64_t row = shape.kernel.is(Engine::kProjected) ? padded_projection(p) : padded_hidden(p);
+  return p.steps() * sizes.exchange_columns() * row * type_bytes(p.type);
 }
 
 int64_t gradient_bytes(const RnnProblem& p) {
@@ -115,13 +125,13 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
     directions.push_back(d);
   }
   const bool is_gated = gates > 1, is_gru = p.mode == PRNN_GRU;
-  const bool shares_rows = is_gru && is_chunked(plan.wavefront.backward);
+  const bool shares_rows = is_gru && is_chunked(plan.wavefront.backward.shape);
   gradient_row = shares_rows ? 4 * p.hidden : gates * padded_hidden(p);
   candidate_row = shares_rows ? 4 * p.hidden : p.hidden;
   // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are; nor by chunks, where
   // the layer above is through with the timestep.
-  const int layers = is_chunked(plan.wavefront.backward) ? 1 : plan.wavefront.backward_layers;
-  const int64_t at_once = std::max(plan.side_by_side.backward && is_gru ? 2 : 1, layers);
+  const int layers = is_chunked(plan.wavefront.backward.shape) ? 1 : plan.wavefront.backward.layers;
+  const int64_t at_once = std::max(plan.side_by_side.backward.exist() && is_gru ? 2 : 1, layers);
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
   const int64_t least_above = is_gated && !is_lone(p) ? std::min(at_once, p.layers) : 0,
                 above = keeps_gates && is_gated ? p.layers : least_above;
@@ -144,7 +154,7 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
       // Layer l + 1 writes its gates later, unless it runs together with this one. Side by side, it is writing those of
       // earlier timesteps, which for a GRU are longer than the products: they lie at the place's end.
       if (place >= is_gated && place - is_gated < p.layers) {
-        const bool at_end = plan.side_by_side.forward && is_gru && start != nullptr;
+        const bool at_end = plan.side_by_side.forward.exist() && is_gru && start != nullptr;
         directions[(place - is_gated) * p.recurrences() + d].products = start + (at_end ? of_gates - products : 0);
       }
     }
@@ -192,26 +202,26 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   // runs step by step, not yet. Together, they all write, but what kernels by chunks write of layers with a projection
   // is not that. In training the outputs are in the reserve space.
   const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
-  const int64_t together = projects ? 1 : plan.inference_layers, at_once = runs_step_by_step(p) ? 2 : together,
+  const int64_t together = projects ? 1 : plan.inference_wavefront, at_once = runs_step_by_step(p) ? 2 : together,
                 arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
   for (int64_t i = 0; i < arrays; ++i) {
     between.push_back(shared.take<char>(p.rows * p.recurrences() * p.state() * element));
   }
 
-  const int with_masks = std::max(plan.wavefront.forward_layers, plan.wavefront.backward_layers);
+  const int with_masks = std::max(plan.wavefront.forward.layers, plan.wavefront.backward.layers);
   for (int i = 1; i < with_masks && p.dropout.probability > 0; ++i) {
     kept.push_back(shared.take<uint8_t>(p.rows * p.state() / 8));
   }
-  const bool by_chunks = is_chunked(plan.wavefront.forward) || is_chunked(plan.wavefront.backward);
+  const bool by_chunks = is_chunked(plan.wavefront.forward.shape) || is_chunked(plan.wavefront.backward.shape);
   progress = shared.take<unsigned>(by_chunks ? 2 * kWavefrontLayers : 0);
   const SideBySidePlan& side = plan.side_by_side;
-  for (int64_t layer = 0; layer < p.layers && (side.forward || side.backward); ++layer) {
+  for (int64_t layer = 0; layer < p.layers && (side.forward.exist() || side.backward.exist()); ++layer) {
     const int64_t bytes = p.max_batch() * p.hidden * element;
     carried_h.push_back(shared.take<char>(bytes));
     carried_c.push_back(shared.take<char>(bytes));
   }
-  const int64_t forward_layers = p.training ? plan.wavefront.forward_layers : plan.inference_layers,
-                backward_layers = p.training ? plan.wavefront.backward_layers : 1;
+  const int64_t forward_layers = p.training ? plan.wavefront.forward.layers : plan.inference_wavefront,
+                backward_layers = p.training ? plan.wavefront.backward.layers : 1;
   layers_at_once = merges ? std::max(forward_layers, backward_layers) : 1;
   const auto recurrences = [&](int64_t layers) { return merges && layers > 1 ? layers : p.recurrences(); };
   const int64_t merged_bytes = merges ? p.gates() * p.hidden * p.hidden * element : 0;
@@ -219,7 +229,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   const int64_t input_bytes =
       chunked_drops_projected(p) ? (p.gates() + 1) * p.hidden * p.projection * element : merged_bytes;
   for (int64_t i = 1; i < layers_at_once; ++i) merged_inputs.push_back(shared.take<char>(input_bytes));
-  row_sums = shared.take<float>(std::max(row_sums_count(p, plan.forward), row_sums_count(p, plan.backward)));
+  row_sums =
+      shared.take<float>(std::max(row_sums_count(p, plan.shape.forward), row_sums_count(p, plan.shape.backward)));
   for (int64_t d = 0; d < p.recurrences() && p.training && is_lone(p); ++d) {
     lone.push_back(shared.take<char>(gradient_bytes(p)));
   }
@@ -238,7 +249,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     if (i > 0 && layers_at_once > 1) last_outputs.push_back(forward.take<char>(of_states * element));
   }
   initial_products = forward.take<float>(merges ? forward_layers * of_states * p.gates() : 0);
-  const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1 || side.forward;
+  const bool reads_initial =
+      plan.shape.forward.exchanges_rows() || plan.inference_wavefront > 1 || side.forward.exist();
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
   }
@@ -254,10 +266,17 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     dlast.push_back(backward.take<char>(merges ? of_states * element : 0));
   }
   dprevious = backward.take<char>(merges ? p.rows * p.projection * element : 0);
-  row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.backward) : 0);
-  const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr || p.masks.recurrent != nullptr;
-  previous = weights.take<char>(shifts_states ? p.rows * p.state() * element : 0);
+  row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.shape.backward) : 0);
+  previous = weights.take<char>(shifts_states(p) ? p.rows * p.state() * element : 0);
   size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
+}
+
+size_t ResidentBackend::workspace_size(prnnHandle_t, const RnnProblem& problem) const {
+  return Workspace(problem, plan_, nullptr).size;
+}
+
+size_t ResidentBackend::reserve_size(prnnHandle_t, const RnnProblem& problem, bool keeps_gates) const {
+  return Reserve(problem, plan_, keeps_gates, nullptr).size;
 }
 
 LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, void* workspace,
@@ -368,6 +387,22 @@ ResetRows LayerRun::reset_rows(const void* rows, int64_t stride, int64_t width, 
   return reset;
 }
 
+PreviousStates LayerRun::previous_states(int64_t layer, int64_t direction, const void* y, int64_t y_row, bool reverse,
+                                         void* out) const {
+  PreviousStates previous{};
+  previous.mask = h_state(p.masks.recurrent, layer, direction);
+  previous.y = y;
+  previous.y_row = y_row;
+  previous.reset = p.extras.reset;
+  previous.out = out;
+  previous.table = table();
+  previous.steps = static_cast<int>(p.steps());
+  previous.batch = static_cast<int>(p.max_batch());
+  previous.width = static_cast<int>(p.state());
+  previous.reverse = reverse;
+  return previous;
+}
+
 ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const {
   ResidentSizes sizes{};
   sizes.hidden = static_cast<int>(p.hidden);
@@ -398,12 +433,8 @@ ChunkedArrays LayerRun::chunked_arrays(Pass pass, int64_t first, int64_t count) 
     exchanged.push_back({exchange, chunked_exchange_bytes(p, pass) / element});
   }
   fill_all_empty(exchanged);
-  return arrays;
-}
-
-unsigned* LayerRun::begin_progress() const {
   require_launch(cudaMemsetAsync(work.progress, 0, 2 * kWavefrontLayers * sizeof(unsigned), stream), "a memset");
-  return work.progress;
+  return arrays;
 }
 
 const uint8_t* LayerRun::dropout_mask(int64_t first, int64_t i) const {

@@ -1,5 +1,5 @@
 // One call of the CUDA backend: the arrays that it cuts from workspace and reserve space, and the layers one after the
-// other. Each call has a file of its own: forward.cc, backward_data.cc, backward_weights.cc.
+// other. ResidentBackend's calls have a file each: forward.cc, backward_data.cc, backward_weights.cc.
 #pragma once
 
 #include <algorithm>
@@ -32,11 +32,18 @@ inline bool transposes_weights(const RnnProblem& p, int64_t rows) {
   return p.tf32 && p.type == PRNN_DATA_FLOAT && p.hidden >= 256 && rows >= std::max<int64_t>(4096, 4 * p.hidden);
 }
 
+// Whether products with the states before each timestep, for the weights' gradients, take a copy of these states.
+bool shifts_states(const RnnProblem& p);
+
 // Bytes from `first` on, which is NULL where sizes alone are asked for.
 struct Span {
   char* first;
   int64_t bytes;
 };
+
+// Bytes of what a launch's blocks exchange through global memory, but in rows of y: ForwardDirection::exchange or,
+// backward, Projection::exchange.
+int64_t fragment_bytes(const RnnProblem& p, const ResidentShape& shape, const ResidentSizes& sizes);
 
 // Bytes of Reserve::PerDirection::dgates and dcandidate together.
 int64_t gradient_bytes(const RnnProblem& problem);
@@ -98,7 +105,8 @@ struct Workspace {
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
-  unsigned* progress;          // by chunks: `progress` of a launch's layers, and of their ChunkedProjection
+  unsigned*
+      progress;  // by chunks: `progress` of a launch's layers, and kWavefrontLayers further on of their projections
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
   std::vector<char*> carried_h, carried_c;
   // Arrays of a lone layer in training, per recurrence: forward its input products, backward the gates' gradients,
@@ -214,14 +222,17 @@ struct LayerRun {
   // The rows with which a direction begins, for initial states: without those that start anew there.
   EdgeRows first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
-  // Masks for the kernels that work on directions [first, first + directions) of a layer.
-  StateMasks masks(int64_t layer, int64_t first, int directions) const;
+  // run_previous_states() of all rows of y, P wide and y_row apart; the caller adds the states at sequences'
+  // beginnings.
+  PreviousStates previous_states(int64_t layer, int64_t direction, const void* y, int64_t y_row, bool reverse,
+                                 void* out) const;
   // Sizes of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
   ResidentSizes sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const;
-  // All directions of a launch have all timesteps.
+  // Sizes and masks of a launch of a layer's recurrences from `first` on, which have all timesteps.
   template <class Params>
-  static void set_sizes(const ResidentSizes& sizes, Params* params) {
+  void set_sizes(const ResidentSizes& sizes, int64_t layer, int64_t first, Params* params) const {
     params->sizes = sizes;
+    params->masks = masks(layer, first, sizes.directions);
     for (int i = 0; i < sizes.directions; ++i) params->timesteps[i] = {sizes.table, sizes.steps, sizes.batch};
   }
   // Each direction has the half of the timesteps of a layer.
@@ -242,11 +253,23 @@ struct LayerRun {
     int64_t first, count, base;
   };
   Rows rows_of(const LayerHalf& half) const;
-  // The arrays of a launch of layers [first, first + count); fills what is exchanged.
-  ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
-  // The counters of a launch by chunks, which become zeros: of the layers, and kWavefrontLayers further on of their
-  // projections.
-  unsigned* begin_progress() const;
+  // Sets what kernels by chunks read besides, for a launch of layers [first, first + count) of either pass; fills what
+  // is exchanged, and Workspace::progress with zeros.
+  template <class Params>
+  void set_chunks(Pass pass, int64_t first, int64_t count, Params* params) const {
+    const ChunkedArrays arrays = chunked_arrays(pass, first, count);
+    for (int64_t i = 0; i < count; ++i) {
+      auto& layer = params->layer[i];
+      layer.exchange = arrays.exchange[i];
+      layer.products = arrays.products[i];
+      layer.projection.progress = work.progress + kWavefrontLayers + i;
+    }
+    params->chunk_steps = chunked_steps(p.max_batch());
+    if (!drops_projected()) return;
+    const ResidentShape& shape = wavefront[pass].shape;
+    params->projection = static_cast<int>(p.projection);
+    params->projection_columns = chunked_projected_columns(p.projection, shape.blocks / shape.cluster);
+  }
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;
   float dropout_scale() const { return drops() ? 1 / (1 - p.dropout.probability) : 0; }
@@ -277,6 +300,8 @@ struct LayerRun {
   }
 
  private:
+  StateMasks masks(int64_t layer, int64_t first, int directions) const;
+  ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
   // Matrices of `count` elements, aligned to 16 bytes: those of the caller or, where they are not, a copy.
   const void* aligned_matrix(const void* matrix, int64_t count, void* copy) const;
   // merged <- [G H, P] times the projection of a layer.
@@ -287,12 +312,5 @@ struct LayerRun {
     return at(base, (layer * p.recurrences() + direction) * p.max_batch() * width);
   }
 };
-
-void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                        const RnnForwardArgs& args);
-void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                              const RnnBackwardDataArgs& args);
-void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
-                                 const RnnBackwardWeightsArgs& args);
 
 }  // namespace prnn

@@ -1,0 +1,122 @@
+"""Sizes of the Python that a recurrent call goes through, which may only fall: lines, names of torch that torch does
+not document, and Python functions of the package that a call enters."""
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import prnn
+
+FOLDER = Path(prnn.__file__).parent
+
+# The files of a call of a layer: its modules, checks, operators, choices and what it says of them.
+CALL = [
+    *("nn.py", "_called_module.py", "_calls.py", "_checked_call.py", "_options.py", "_own_parameters.py"),
+    *("_recurrent.py", "_lstm_layers.py", "_layer_norm_lstm.py", "_slstm.py", "_cells.py", "_modes.py"),
+    *("_layer_arguments.py", "_state_masks.py", "_torch_on_cpu.py", "_compiler.py"),
+    *("explain.py", "convert.py"),
+    *("_ops/rnn.py", "_ops/_call.py", "_ops/_layer.py", "_ops/_rnn_function.py", "_ops/_operator.py"),
+    *("_ops/layer_norm_lstm.py", "_ops/layer_norm_lstm_input.py", "_ops/_segments.py", "_ops/_sequences.py"),
+    *("_ops/_autocast.py", "_ops/_dropout.py", "_ops/_flops.py", "_ops/_handles.py", "_ops/_measured.py"),
+    *("_ops/_precision.py", "_ops/_torch_private.py", "_ops/_twin.py", "_ops/_vmap.py"),
+]
+MOST_LINES = 6375
+
+
+def test_lines_of_a_call() -> None:
+    assert sum(len((FOLDER / name).read_text().splitlines()) for name in CALL) <= MOST_LINES
+
+
+# ---- Names of torch ----
+
+MOST_NAMES = 12
+
+
+def parts_of(node: ast.expr) -> list[str]:
+    """["torch", "cuda", "Event"] of torch.cuda.Event; [] of other expressions."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    above = parts_of(node.value) if isinstance(node, ast.Attribute) else []
+    return [*above, node.attr] if isinstance(node, ast.Attribute) and above else []
+
+
+def private_names(file: Path) -> set[str]:
+    """The names of torch with a leading underscore, or inside of one, that a file uses, by their longest form."""
+    names, found = {"torch": "torch"}, set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        parts: list[str] = []
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            for alias in node.names:
+                found.add(f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Attribute):
+            parts = parts_of(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            above = parts_of(node.args[0])
+            name = node.args[1]
+            parts = [*above, str(name.value)] if above and isinstance(name, ast.Constant) else []
+        if parts and parts[0] in names:
+            found.add(".".join([names[parts[0]], *parts[1:]]))
+    private = {name for name in found if any(p[0] == "_" and p[:2] != "__" for p in name.split("."))}
+    return {name for name in private if not any(other.startswith(f"{name}.") for other in private)}
+
+
+def test_private_names_of_torch() -> None:
+    found = {name: private_names(FOLDER / name) for name in CALL}
+    assert sum(len(names) for names in found.values()) <= MOST_NAMES, found
+    assert {name for name, names in found.items() if names} <= {"_ops/_torch_private.py"}
+
+
+# ---- Functions of a call ----
+
+
+def functions_of(call: Callable[[], object]) -> int:
+    """The Python functions of the package that a call enters."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal count
+        if event == "call" and frame.f_code.co_filename.startswith(str(FOLDER)):
+            count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(trace)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+LENGTHS = {"lengths": [5, 3, 4]}
+RESET = {"reset": torch.tensor([[False] * 3, [True] * 3] + [[False] * 3] * 3)}
+CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], bool, int]] = {  # options of the module and call, autocast, most
+    "plain": ({}, {}, False, 9),
+    "lengths": ({}, LENGTHS, False, 10),
+    "reset": ({}, RESET, False, 13),
+    "lengths and reset": ({}, LENGTHS | RESET, False, 13),
+    "heads": ({"heads": 2}, {}, False, 12),
+    "dropout": ({"num_layers": 2, "dropout": 0.5}, {}, False, 11),
+    "recurrent dropout": ({"recurrent_dropout": 0.5}, {}, False, 13),
+    "zoneout": ({"zoneout": 0.5}, LENGTHS, False, 15),
+    "autocast": ({}, {}, True, 14),
+    "autocast and lengths": ({}, LENGTHS, True, 13),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_of_a_call(name: str) -> None:
+    options, arguments, is_cast, most = CALLS[name]
+    module = prnn.nn.LSTM(6, 8, **options)
+    x = torch.randn(5, 3, 6, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_cast):
+        for _ in range(2):
+            module(x, **arguments)
+        count = functions_of(lambda: module(x, **arguments))
+    assert count <= most
