@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
 from prnn import _options
@@ -25,7 +24,7 @@ from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
-from prnn._own_parameters import OwnParameters, own_parameters
+from prnn._own_parameters import OwnParameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
 
 __all__ = ["ModuleCalls"]
@@ -62,24 +61,18 @@ class ModuleCalls:
         self.state_shapes = [*shapes, *shapes]
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
-        self.weights, self.places, self.own = list(weights), None, None
-        parameters = own_parameters(module)
-        if parameters is not None and self._own_kind(parameters):
-            self.own = OwnParameters(module, parameters, self.dtype)
+        self.weights, self.places = list(weights), None
+        self.own = OwnParameters.of(module, self.dtype, self._are_mine)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
         if self.is_normalized:
             return
         # The layer of each of the packed weights.
         self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
-        if parameters is not None and self.own is not None:
+        if self.own is not None:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
             if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
                 self.places = Places(self.weights)
-
-    def _own_kind(self, parameters: Sequence[Parameter]) -> bool:
-        """Whether parameters are of the type and on the device of the first, and lie whole."""
-        return self._are_mine(parameters) and all(p.dtype is self.dtype and p.is_contiguous() for p in parameters)
 
     @staticmethod
     def of(module: Any) -> "ModuleCalls | None":

@@ -142,3 +142,19 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             assert (tmp_path / "out" / f"seed-{seed}" / name).read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SystemExit):
         main([*command, "--lr", "0"])
+
+
+def test_the_first_of_several_processes_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`prnn train --devices 2` starts the recipe's command a second time."""
+    (tmp_path / "train.jsonl").touch()
+    monkeypatch.setattr("recipes.speech.__main__.prnn_command", lambda command: 0)
+    monkeypatch.setattr("recipes.speech.__main__.plot_error_rates", lambda logs, path: None)
+    monkeypatch.setattr("recipes.speech.__main__.report", lambda trained, test, device: {"CER": 0.5})
+    for process, seeds in (("1", 0), ("0", 2)):
+        (tmp_path / process).mkdir()
+        monkeypatch.setenv("LOCAL_RANK", process)
+        assert main([str(tmp_path), "--output", str(tmp_path / process), "--seeds", "2"]) == 0
+        assert capsys.readouterr().out.count("== seed") == seeds
+        assert (tmp_path / process / "rates.json").is_file() == (seeds > 0)

@@ -53,17 +53,26 @@ def test_loss_and_gradients_equal_the_cpus(options: dict, on_host: bool) -> None
         assert error < 1e-4, (name, float(error))
 
 
-@pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
-def test_beam_search_equals_the_cpus(predictor: str) -> None:
-    """By the library's search on both, whole and as streams."""
-    model = make(predictor=predictor)
+@pytest.mark.parametrize(
+    ("predictor", "loss", "mode"),
+    [
+        *((predictor, "full", "modified") for predictor in ("lstm", "gru", "stateless")),
+        # For which libprnn has no search on a GPU: step by step there.
+        ("lstm", "full", "standard"),
+        ("lstm", "tdt", "modified"),
+        ("stateless", "tdt", "standard"),
+    ],
+)
+def test_beam_search_equals_the_cpus(predictor: str, loss: str, mode: str) -> None:
+    """Whole and as streams."""
+    model = make(predictor=predictor, loss=loss)
     features, lengths, _, _ = batch([37, 20, 31], [1, 1, 1])
     for bias in (None, PhraseBias([[1, 2], [3, 3]], 2.0, 11)):
-        options = {"beam": 5, "nbest": 5, "bias": bias}
+        options = {"beam": 5, "mode": mode, "nbest": 5, "bias": bias}
         expected = model.beam_search(features, lengths, **options)
         on_gpu = copy.deepcopy(model).cuda()
         found = on_gpu.beam_search(features.cuda(), lengths, **options)
-        state = on_gpu.stream_init(3, "modified", beam=5, bias=bias)
+        state = on_gpu.stream_init(3, mode, beam=5, bias=bias)
         for begin, most in ((0, 16), (16, 21)):
             count = (lengths - begin).clamp(0, most)
             _, state = on_gpu.stream_step(features[:, begin : begin + most].cuda(), state, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.losses = torch.zeros((), dtype=torch.float64, device="cpu")  # before the first batch; then (2,)
-        self.counts = torch.zeros(4, dtype=torch.int64, device="cpu")
+        self.counts = np.zeros(4, np.int64)
 
 
 class Learning:
@@ -35,7 +36,7 @@ class Learning:
 
     def __init__(self, options: TrainingOptions, vocab_size: int) -> None:
         self._options = options
-        self._counts = torch.zeros(vocab_size, dtype=torch.int64, device="cpu")
+        self._counts = np.zeros(vocab_size, np.int64)
         self._window, self._since = _Sums(), _Sums()
         self._losses: list[Tensor] = []  # of batches that the sums lack: the transducer's and CTC's, in turn
         self._sizes: list[int] = []  # utterances of these batches
@@ -44,17 +45,16 @@ class Learning:
     def add(self, parts: LossParts, batch: Batch, frames: Tensor) -> None:
         """Counts a batch of the training: its losses, of the device, and its targets, on the CPU; frames (N,): of the
         encoder, on the CPU."""
-        real = torch.arange(batch.targets.shape[1], device="cpu") < batch.target_lengths[:, None]
-        self._counts += batch.targets[real].bincount(minlength=len(self._counts))
+        targets, lengths = batch.targets.numpy(), batch.target_lengths.numpy()  # torch takes longer on few numbers
+        real = np.arange(targets.shape[1]) < lengths[:, None]
+        self._counts += np.bincount(targets[real], minlength=len(self._counts))
         ctc = parts.transducer if parts.ctc is None else parts.ctc
         self._losses += [parts.transducer.detach(), ctc.detach()]
-        spelled = torch.ones_like(frames, dtype=torch.bool) if parts.ctc is None else ctc_spells(batch, frames)
-        lengths = batch.target_lengths
         self._sizes.append(len(lengths))
-        utterances = torch.tensor(len(lengths), device="cpu")
-        counts = torch.stack([lengths.sum(), lengths[spelled].sum(), utterances, (~spelled).sum()])
+        spelled = np.ones(len(lengths), np.bool_) if parts.ctc is None else ctc_spells(batch, frames).numpy()
+        counts = np.array([lengths.sum(), lengths[spelled].sum(), len(lengths), (~spelled).sum()])
         for sums in (self._window, self._since):
-            sums.counts = sums.counts + counts
+            sums.counts += counts
         if len(self._sizes) == _WINDOW:
             self._add_up()
 
@@ -71,7 +71,7 @@ class Learning:
     @property
     def guessing(self) -> float:
         """The mean of -log p of a symbol, in nats, with p its share of all symbols trained on so far."""
-        counts = self._counts[self._counts > 0].double()
+        counts = torch.from_numpy(self._counts[self._counts > 0]).double()
         return float(-(counts / counts.sum() * (counts / counts.sum()).log()).sum()) if len(counts) else 0.0
 
     def taken(self, device: torch.device) -> Tensor:
@@ -80,7 +80,7 @@ class Learning:
         and the last is 0."""
         self._add_up()
         sums, self._since = self._since, _Sums()
-        return torch.cat([sums.losses.expand(2).to(device), sums.counts.to(device)])
+        return torch.cat([sums.losses.expand(2).to(device), torch.from_numpy(sums.counts).to(device)])
 
     def stuck(self, step: int, warmup_steps: int = 0) -> str | None:
         """The warning after a step if the loss is still that of guessing: the CTC loss, since a predictor learns to
@@ -127,9 +127,10 @@ def ctc_spells(batch: Batch, frames: Tensor) -> Tensor:
         batch: of N utterances.
         frames: (N,), of the encoder, on the CPU.
     """
-    second = torch.arange(1, max(1, batch.targets.shape[1]), device="cpu") < batch.target_lengths[:, None]
-    equal = ((batch.targets[:, 1:] == batch.targets[:, :-1]) & second).sum(1)
-    return batch.target_lengths + equal <= frames
+    targets, lengths = batch.targets.numpy(), batch.target_lengths.numpy()
+    second = np.arange(1, max(1, targets.shape[1])) < lengths[:, None]
+    equal = ((targets[:, 1:] == targets[:, :-1]) & second).sum(1)
+    return torch.from_numpy(lengths + equal <= frames.numpy())
 
 
 def blank_share(logits: Tensor, lengths: Tensor, blank: int) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -60,6 +61,11 @@ def report(trained: Path, test: Path, device: str) -> dict[str, float]:
     return rates
 
 
+def process_number() -> int:
+    """The number of this process of those that `prnn train --devices N` starts, all by this command."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs the recipe; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -77,13 +83,15 @@ def main(arguments: list[str] | None = None) -> int:
     add_accelerator(parser, "where to train and recognise")
     options = parser.parse_args(given[:cut])
     rates = []
+    first = process_number() == 0
     try:
         with reported():
             device = torch_device(options.accelerator)
             data = manifests(options.folder, options.output)
             for seed in range(options.seeds):
                 trained = options.output / f"seed-{seed}"
-                print(f"== seed {seed}", flush=True)
+                if first:
+                    print(f"== seed {seed}", flush=True)
                 began = time.monotonic()
                 machine = CONFIGS / ("cpu.yaml" if device == "cpu" else "gpu.yaml")
                 command = ["train", "--config", CONFIGS / "config.yaml", "--config", machine, "--manifest"]
@@ -92,6 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
                 command += [options.accelerator, *given[cut + 1 :]]
                 if status := prnn_command([str(word) for word in command]):
                     return status
+                if not first:
+                    continue
                 print(f"trained in {time.monotonic() - began:.0f} s")
                 rates.append(report(trained, data / "test.jsonl", device))
                 with replacing(options.output / "rates.json") as file:
