@@ -46,10 +46,6 @@ def check_layout(
     check_size(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
         raise ValueError(f"proj_size is {proj_size}; it must be less than hidden_size, {hidden_size}, or 0 for none")
-    check_dtype(dtype)
-
-
-def check_dtype(dtype: torch.dtype | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise TypeError(f"dtype is {dtype!r}; it must be one of {', '.join(map(str, DTYPES))}")
 

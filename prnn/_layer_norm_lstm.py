@@ -11,9 +11,9 @@ from torch.nn.parameter import Parameter
 
 from prnn._called_module import CalledModule, Sequences, States
 from prnn._cells import check_forget_bias
-from prnn._layer_arguments import check_dtype, check_flag, check_pair, check_size, check_tensor, is_autocast
+from prnn._layer_arguments import check_layout, check_pair, check_tensor, is_autocast
 from prnn._ops._handles import DTYPES
-from prnn._state_masks import check_probability
+from prnn._state_masks import check_masks
 
 __all__ = ["LayerNormLSTM"]
 
@@ -88,12 +88,8 @@ class LayerNormLSTM(CalledModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name in ("input_size", "hidden_size", "num_layers"):
-            check_size(locals()[name], name)
-        for name in ("batch_first", "bidirectional"):
-            check_flag(locals()[name], name)
-        for name in ("dropout", "zoneout", "recurrent_dropout"):
-            check_probability(locals()[name], name)
+        check_layout(input_size, hidden_size, num_layers, True, batch_first, dropout, bidirectional, dtype=dtype)
+        check_masks(zoneout, recurrent_dropout, 0)
         if normalize not in ("gates", "products"):
             raise ValueError(f"normalize is {normalize!r}; it must be one of 'gates', 'products'")
         if not isinstance(eps, (int, float)) or isinstance(eps, bool):
@@ -103,7 +99,6 @@ class LayerNormLSTM(CalledModule):
         if forget_bias is None:  # torch's default for other layers
             raise ValueError("forget_bias is None; it must be a finite number")
         check_forget_bias(forget_bias, True)
-        check_dtype(dtype)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers

@@ -35,7 +35,7 @@ def encode(model: Any, step: int) -> Tensor:
     mask = (torch.arange(frames) < torch.tensor([frames, frames - step, 60])[:, None]).long().cuda()
     output = model.get_audio_features(input_features=features, attention_mask=mask).pooler_output
     weights = torch.randn(output.shape, generator=generator).cuda()
-    loss: Tensor = (output.float() * weights).sum()
+    loss: Tensor = (output.float() * weights).sum() / output.numel() ** 0.5
     return loss
 
 
@@ -43,6 +43,7 @@ def encode(model: Any, step: int) -> Tensor:
 def test_losses_and_gradients(autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where two batches' gradients are added up."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    tolerance = 2e-2 if autocast else 1e-4
     ordinary, graphed = make(), make()
     layers = GraphedLayers(graphed.encoder)
     for step in range(12):
@@ -54,13 +55,13 @@ def test_losses_and_gradients(autocast: bool, monkeypatch: pytest.MonkeyPatch) -
                 loss = encode(model, step)
             loss.backward()
             losses.append(loss.detach())
-        torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(losses[1], losses[0], rtol=tolerance, atol=tolerance)
         for wanted, found in zip(ordinary.parameters(), graphed.parameters(), strict=True):
             if wanted.grad is not None and wanted.grad.norm() > 1e-3:
-                assert (found.grad - wanted.grad).norm() <= 1e-3 * wanted.grad.norm()
+                assert (found.grad - wanted.grad).norm() <= tolerance * wanted.grad.norm()
     assert len(layers.weights) == 3  # captured
     for wanted, found in zip(ordinary.buffers(), graphed.buffers(), strict=True):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
 
 def test_dropout_differs_from_step_to_step() -> None:

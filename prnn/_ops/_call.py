@@ -159,8 +159,8 @@ class Call:
         if is_padded:
             if input.stride(2) != 1:
                 input = input.contiguous()
-            itemsize = input.itemsize
-            x = (input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize)
+            itemsize, (step_stride, sequence_stride, _) = input.itemsize, input.stride()
+            x = (input.data_ptr(), step_stride * itemsize, sequence_stride * itemsize)
             rnn.forward_padded(library, sequences, *x, *states, *results, address, *rest)
             if cells is not None:
                 cells = unpack(library, cells, (*rows, stack.cells_size), sequences.sizes, sequences.order)
