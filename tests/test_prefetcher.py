@@ -34,6 +34,7 @@ class _Loader:
         self.taken = 0
         self.copied: list[int] = []
         self.threads: list[threading.Thread] = []
+        self.devices: list[torch.device] = []  # that threads have taken
 
     def __len__(self) -> int:
         return 5
@@ -58,6 +59,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> _Loader:
             wait_event=lambda event: None,
         )
 
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: loader.devices.append(device))
     monkeypatch.setattr(torch.cuda, "Stream", stream)
     monkeypatch.setattr(torch.cuda, "current_stream", stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
@@ -66,7 +68,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> _Loader:
 
 @pytest.mark.parametrize("begins", ["never", "always", "sometimes"])
 def test_order_and_memory(loader: _Loader, begins: str) -> None:
-    batches = Prefetcher(loader, lambda batch, device: batch, lambda: torch.device("cuda"))  # type: ignore[arg-type]
+    batches = Prefetcher(loader, lambda batch, device: batch, lambda: torch.device("cuda", 1))  # type: ignore[arg-type]
     found = []
     for _ in range(2):
         for batch in batches:
@@ -78,6 +80,7 @@ def test_order_and_memory(loader: _Loader, begins: str) -> None:
     in_thread = {"never": [], "always": [1, 2, 3, 4, 6, 7, 8, 9], "sometimes": [1, 3, 7, 9]}[begins]
     assert [n for n, thread in enumerate(loader.threads) if thread is not threading.main_thread()] == in_thread
     assert batches.waited > 0
+    assert loader.devices == [torch.device("cuda", 1)] * (0 if begins == "never" else 2)
 
 
 def test_what_fails_in_the_thread_fails_in_the_training(loader: _Loader) -> None:
@@ -86,7 +89,7 @@ def test_what_fails_in_the_thread_fails_in_the_training(loader: _Loader) -> None
             raise ValueError("unusable")
         return batch
 
-    batches = Prefetcher(loader, prepare, lambda: torch.device("cuda"))  # type: ignore[arg-type]
+    batches = Prefetcher(loader, prepare, lambda: torch.device("cuda", 1))  # type: ignore[arg-type]
     steps = (batches.begin() for _ in batches)
     with pytest.raises(ValueError, match="unusable"):
         list(steps)

@@ -92,6 +92,7 @@ class Call:
         "given",
         "ready",
         "sequences",
+        "spaces",
         "stack",
         "thread",
         "training",
@@ -100,6 +101,7 @@ class Call:
     def __init__(self, stack: Layer, sequences: "_C.Sequences", training: bool, given: Config | None = None) -> None:
         self.stack, self.sequences, self.training, self.given = stack, sequences, training, given or stack.config
         self.thread = this_thread.token
+        self.spaces: tuple[int, int] | None = None  # bytes of workspace and reserve, where all calls take as many
         self.ready: set[Layer] = set()  # the layers of other threads for which make_ready() has run
 
     def forward(
@@ -146,7 +148,7 @@ class Call:
         if is_padded:
             scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
         else:
-            workspace_size, needed = rnn.temp_space_sizes(library, training, sequences)
+            workspace_size, needed = self.spaces or rnn.temp_space_sizes(library, training, sequences)
         workspace = stack.kept_workspace
         if workspace is None or workspace.numel() < scratch_size + workspace_size:
             workspace = stack.workspace(scratch_size + workspace_size, input)
@@ -322,7 +324,10 @@ def prepare(
         config = _ready_config(stack, sequences, run, training)
     served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
     served.follow_precision()
-    return Call(served, sequences, training, stack.config)
+    call = Call(served, sequences, training, stack.config)
+    if sequences[0] == sequences[-1] and not served.has_extras:  # which may have others after a gradient of c
+        call.spaces = served.rnn.temp_space_sizes(library, training, sequences)
+    return call
 
 
 def _fails(stack: Layer, sequences: "_C.Sequences") -> bool:

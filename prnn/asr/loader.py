@@ -290,7 +290,7 @@ class Prefetcher:
                 yield self._prepare(batch, device)
             return
         self._stream = self._stream or torch.cuda.Stream(device)
-        with ThreadPoolExecutor(1) as self._thread:
+        with ThreadPoolExecutor(1, "batches", torch.cuda.set_device, (self._stream.device,)) as self._thread:
             try:
                 while (prepared := self._prepared()) is not None:
                     batch, event = prepared

@@ -61,11 +61,14 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
     add(s.states[layer], int64_t{slot_room > kTileColumns ? slot_room : batch.slots} * plan.state_stride);
   add(s.projection, int64_t{batch.slots} * plan.joiner_stride);
   const int64_t list = (batch.beam + 1) / 2 + 1, own_columns = (columns + batch.blocks - 1) / batch.blocks;
-  const int64_t parts = batch.beam > 0 ? own_columns * batch.entries * list : int64_t{columns} * (batch.entries + 2);
-  add(s.sums, std::max<int64_t>(int64_t{2} * batch.column_tiles * kWarps * 32 * 16,
-                                parts * static_cast<int64_t>(sizeof(ColumnPart))));
-  const int64_t gates = std::max(passes(kProjection), passes(kUpperInput)) * (slot_room + 1);
-  add(s.results, 4 * std::max<int64_t>(gates, int64_t{2} * kTileRows * (columns + 1)));
+  const int64_t parts =
+      batch.beam > 0 ? own_columns * batch.entries * list * static_cast<int64_t>(sizeof(ListPart)) : 0;
+  add(s.sums, std::max<int64_t>(int64_t{4} * kWarps * 2 * kTileRows * (columns + 1), parts));
+  const int64_t gates = passes(kUpperInput) * (slot_room + 1),
+                written = (batch.slots + batch.blocks - 1) / batch.blocks;
+  add(s.results,
+      std::max<int64_t>(4 * gates, batch.beam > 0 ? int64_t{8} * kTileRows * (columns + 1)
+                                                  : written * batch.window * (batch.entries * 4 + kColumnScoresBytes)));
   for (int layer = 0; layer < plan.layers; ++layer) {
     const Matrix recurrent = layer == 0 ? kRecurrent : kUpperRecurrent;
     add(s.recurrent[layer], 4 * passes(recurrent) * (slot_room + 1));
@@ -74,7 +77,7 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   add(s.output_bias, 4 * tiles_of_block(kOutput) * kTileRows);
   add(s.tiles, int64_t{kMatrices} * kBlockTilesBytes);
   add(s.columns, columns * (batch.beam > 0 ? list * static_cast<int64_t>(sizeof(ListPart)) : int64_t{kColumnBytes}));
-  add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : kSlotBytes));
+  add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : 2 * kSlotBytes + 8));
   int64_t end = 0;
   for (const auto& [at, bytes] : arrays) {
     require(at >= end, "two arrays overlap");

@@ -164,13 +164,16 @@ inline void __syncwarp() {
   gpu::exchange(0);
   order::acquire(warp.order);
 }
-inline void __syncthreads() { gpu::join(gpu::current->block->barriers[0], gpu::grid.threads, true); }
-// A place for each barrier; the one after the next is emptied, of which nobody reads any more.
+// A place for each barrier's __syncthreads_or(); the one after the next is emptied, of which nobody reads any more.
+inline void __syncthreads() {
+  gpu::Block& block = *gpu::current->block;
+  block.any[(block.barriers[0].phase + 2) % 4] = false;
+  gpu::join(block.barriers[0], gpu::grid.threads, true);
+}
 inline int __syncthreads_or(int value) {
   gpu::Block& block = *gpu::current->block;
   const long phase = block.barriers[0].phase;
   block.any[phase % 4] |= value != 0;
-  block.any[(phase + 2) % 4] = false;
   __syncthreads();
   return block.any[phase % 4];
 }

@@ -26,7 +26,7 @@ struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_ba
 struct wait_at_barrier {};
 struct bulk {}; struct bulk_here {}; struct bulk_out {}; struct send {};
 struct commit_products {}; struct wait_for_products {}; struct mma_half {}; struct mma_bfloat16 {}; struct mma_tf32 {};
-struct low_part {}; struct round_to_tf32 {}; struct exp2 {}; struct log2 {}; struct reciprocal {}; struct copy_register {};
+struct low_part {}; struct round_to_tf32 {}; struct exp2 {}; struct log2 {}; struct tangent {}; struct reciprocal {}; struct copy_register {};
 struct read_timer {}; struct read_clock {}; struct lane_id {};
 // clang-format on
 
@@ -432,6 +432,7 @@ PRNN_IN_CALLER void ptx(gpu::round_to_tf32, uint32_t& rounded, float value) {
 }
 PRNN_IN_CALLER void ptx(gpu::exp2, float& power, float x) { power = exp2f(x); }
 PRNN_IN_CALLER void ptx(gpu::log2, float& result, float x) { result = log2f(x); }
+PRNN_IN_CALLER void ptx(gpu::tangent, float& result, float x) { result = tanhf(x); }
 PRNN_IN_CALLER void ptx(gpu::reciprocal, float& result, float x) { result = 1 / x; }
 PRNN_IN_CALLER void ptx(gpu::copy_register, float& to, float from) { to = from; }
 PRNN_IN_CALLER void ptx(gpu::read_timer, uint64_t& time) { time = 0; }  // no wait is too long: launch() counts turns

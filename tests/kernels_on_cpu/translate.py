@@ -132,6 +132,7 @@ PTX = {
     "ex2.approx.ftz.f32 %0,%1;": "exp2",
     "rcp.approx.ftz.f32 %0,%1;": "reciprocal",
     "lg2.approx.ftz.f32 %0,%1;": "log2",
+    "tanh.approx.f32 %0,%1;": "tangent",
     "mov.f32 %0,%1;": "copy_register",
     "mov.u64 %0,%globaltimer;": "read_timer",
     "mov.u32 %0,%clock;": "read_clock",

@@ -73,7 +73,7 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
       if (warp == 0) take_utterances();
       __syncthreads();
       if (slots_that([](const Hypothesis& h) { return h.utterance >= 0; }) == 0) return;
-      if (!this->make_columns()) return;
+      if (!this->make_columns([] {})) return;
       score_columns();
       if (!merge_lists() || !gather_lists()) return;
       if (p.has_state) this->write_states();

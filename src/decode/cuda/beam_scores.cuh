@@ -87,7 +87,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     }
   };
   const auto publish = [&](int entry) {
-    add_up_over_warp(log_sums);
+    add_up_over_lanes<32>(log_sums);
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c) {
       publish_list(parts_of(warp + c * kWarps) + entry * (p.list_parts + 1), log_sums[c].log_sum(), blanks[c], pairs[c],
@@ -96,9 +96,11 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     begin_piece();
   };
   begin_piece();
-  multiply_rows<T, COLUMN_TILES, false>(
+  multiply_rows<T, COLUMN_TILES>(
       tiles[kOutput], shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride, sums(),
-      floats(p.shared.results), kResultsStride, [&](int tile, int rows) {
+      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
+        add_up(of_pass, rows, floats(p.shared.results), kResultsStride);
+        __syncthreads();
         const int first_own = tile * kTileRows, first = own.first * kTileRows + first_own, row = first + lane;
         const bool is_symbol = lane < rows && row < classes && row != blank_class;
         const auto is_here = [&](int symbol) { return symbol >= first && symbol < first + rows; };
@@ -142,7 +144,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_c
   const int of_piece = p.list_parts + 1;
   LogSum log_sum[1];
   for (int e = lane; e < p.entries; e += 32) log_sum[0].add(parts[e * of_piece].first);
-  add_up_over_warp(log_sum);
+  add_up_over_lanes<32>(log_sum);
 
   // How many candidates of each of this lane's pieces are taken already, in 4 bits each, and the best of the others.
   unsigned taken = 0;

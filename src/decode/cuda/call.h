@@ -41,7 +41,10 @@ void cut_rows(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, PARA
 // Cuts what blocks exchange, all of which is zero before the search.
 inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, SearchParams& params) {
   cut_rows(plan, batch, arena, params);
-  params.parts = arena.take<ColumnPart>(int64_t{batch.groups} * 2 * batch.columns() * (batch.entries + 2));
+  const int64_t columns = int64_t{batch.groups} * 2 * batch.columns();
+  params.keys_of_column = (batch.entries + 3) / 2 * 2;  // a word for the blank and one for the duration
+  params.keys = arena.take<TaggedWord>(columns * params.keys_of_column);
+  params.parts = arena.take<ListPart>(columns * (batch.entries + 1));
 }
 inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, BeamParams& params) {
   cut_rows(plan, batch, arena, params);
@@ -84,8 +87,7 @@ PARAMS params_of(const TransducerModel& model, const SearchPlan& plan, const Bat
   params.state_pieces = Divisor(std::max(1, words_of(params.units, plan.element_bytes) / 2));
   params.projection_pieces = Divisor(words_of(plan.tiles[kProjection].count * kTileRows, plan.element_bytes) / 2);
   params.activation_pieces = Divisor(plan.tiles[kOutput].k_tiles * kKTileBytes / 16);
-  params.parts_of_column = Divisor(batch.beam > 0 ? batch.entries * batch.parts_of_list()
-                                                  : batch.entries + (model.durationCount > 0 ? 2 : 1));
+  params.parts_of_column = Divisor(batch.beam > 0 ? batch.entries * batch.parts_of_list() : 1);
   params.frames_of_slot = Divisor(batch.window);
   params.copies_frames =
       (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;

@@ -4,6 +4,7 @@
 
 #include "decode/cuda/params.h"
 #include "rnn/cuda/common/exchange.cuh"
+#include "rnn/cuda/common/shared_memory.cuh"
 
 namespace prnn::decode_cuda {
 
@@ -11,11 +12,11 @@ struct TwoLongs {
   unsigned long long first, second;
 };
 
+__device__ __forceinline__ void publish_word(bool valid, TaggedWord* to, TaggedWord word) {
+  if (valid) asm volatile("st.relaxed.gpu.global.u64 [%0],%1;" ::"l"(to), "l"(word) : "memory");
+}
 __device__ __forceinline__ void publish_tagged(bool valid, TaggedWord* to, uint32_t word, uint32_t round) {
-  if (valid) {
-    const TaggedWord tagged = static_cast<TaggedWord>(round) << 32 | word;
-    asm volatile("st.relaxed.gpu.global.u64 [%0],%1;" ::"l"(to), "l"(tagged) : "memory");
-  }
+  publish_word(valid, to, static_cast<TaggedWord>(round) << 32 | word);
 }
 
 // Two words, each of which arrives whole.
@@ -25,19 +26,19 @@ __device__ __forceinline__ TwoLongs load_tagged(const void* from) {
   return v;
 }
 
+// A copy of 16 bytes to shared memory, which is there after wait_for_copies() and a barrier.
+__device__ __forceinline__ void copy_vec(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // 16 bytes that arrive whole.
-__device__ __forceinline__ void publish_part(ColumnPart* to, const ColumnPart& part) {
-  const unsigned long long low = static_cast<unsigned long long>(__float_as_uint(part.logit)) << 32 |
-                                 __float_as_uint(part.best),
-                           high = static_cast<unsigned long long>(part.place_and_round) << 32 |
-                                  __float_as_uint(part.log_sum);
+__device__ __forceinline__ void publish_part(ListPart* to, const ListPart& part) {
+  const unsigned long long low = static_cast<unsigned long long>(__float_as_uint(part.second)) << 32 |
+                                 __float_as_uint(part.first),
+                           high = static_cast<unsigned long long>(part.round) << 32 | part.more;
   asm volatile("{.reg .b128 q; mov.b128 q,{%1,%2}; st.relaxed.gpu.global.b128 [%0],q;}" ::"l"(to), "l"(low), "l"(high)
                : "memory");
-}
-
-__device__ __forceinline__ void publish_part(ListPart* to, const ListPart& part) {
-  publish_part(reinterpret_cast<ColumnPart*>(to),
-               ColumnPart{part.first, part.second, __uint_as_float(part.more), part.round});
 }
 
 __device__ __forceinline__ TwoLongs load_part(const void* from) {
@@ -49,12 +50,31 @@ __device__ __forceinline__ TwoLongs load_part(const void* from) {
   return v;
 }
 
+// Loads what the lanes of a warp have not got, until has_arrived(k) of all. The lanes go round together: those that
+// waited at the end of the loop for the others would slow them.
+template <int COUNT, class HasArrived, class Load>
+__device__ __forceinline__ void wait_together(const HasArrived& has_arrived, const Load& load, int* fault,
+                                              bool& timed_out) {
+  SpinTimeout timeout;
+  while (__any_sync(kWholeWarp, !timed_out)) {
+    bool is_missing = false;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      if (has_arrived(k)) continue;
+      load(k);
+      is_missing = true;
+    }
+    if (!__any_sync(kWholeWarp, is_missing)) return;
+    if (!timeout.keeps_spinning(fault)) timed_out = true;
+  }
+}
+
 // Waits for `count` pieces of 16 bytes, shared out over the block's threads, several on their way at once.
 // address(i): of piece i, or NULL if it is not wanted; load(address); has_arrived(piece); store(i, piece).
 template <class Address, class Load, class HasArrived, class Store>
 __device__ __forceinline__ void gather(int count, const Address& address, const Load& load,
                                        const HasArrived& has_arrived, const Store& store, int* fault, bool& timed_out) {
-  constexpr int kBatch = 4;
+  constexpr int kBatch = 5;  // those of 8 slots of 640 16-bit elements are on their way at once
   for (int first = threadIdx.x; first < count; first += kBatch * kThreads) {
     const void* from[kBatch];
     TwoLongs pieces[kBatch] = {};

@@ -53,15 +53,15 @@ struct Group {
   __device__ __forceinline__ int slot_of(int column) const { return quotient(column, p.frames_of_slot); }
 
   __device__ __forceinline__ float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
-  __device__ __forceinline__ float4* sums() const { return reinterpret_cast<float4*>(memory + p.shared.sums); }
+  __device__ __forceinline__ float* sums() const { return floats(p.shared.sums); }
   __device__ __forceinline__ bool is_recurrent() const { return p.layers > 0; }
   __device__ __forceinline__ int top() const { return p.layers > 1 ? 1 : 0; }
+  // Of the slots of the first column tile.
+  __device__ __forceinline__ int last_slot() const { return min(p.slots, kTileColumns) - 1; }
   __device__ __forceinline__ int words(int elements) const { return elements / kPerWord; }
   // Whose results this block writes: a slot's, or those of what a search has instead.
   __device__ __forceinline__ bool writes(int slot) const { return block == slot % p.blocks; }
-  __device__ __forceinline__ bool advances(int s) const {
-    return slots[s].step == Step::kBegin || slots[s].step == Step::kAdvance;
-  }
+  __device__ __forceinline__ bool advances(int s) const { return slots[s].step > Step::kResume; }
   __device__ __forceinline__ const BlockTiles& units_of(int layer) const {
     return tiles[layer == 0 ? kRecurrent : kUpperRecurrent];
   }
@@ -93,26 +93,32 @@ struct Group {
     for (int m = 0; m < kMatrices; ++m) {
       const BlockTiles& own = tiles[m];
       uint4* const to = const_cast<uint4*>(own.shared);
-      for (int i = threadIdx.x; i < own.resident * own.k_tiles * kTileVecs; i += kThreads) to[i] = own.global[i];
+#pragma unroll 1
+      for (int i = threadIdx.x; i < own.resident * own.k_tiles * kTileVecs; i += kThreads)
+        copy_vec(to + i, own.global + i);
     }
   }
 
   __device__ __forceinline__ void begin() {
     // Columns beyond the sizes of the layers stay zero, and what is multiplied without being used is a number.
-    for (int i = p.shared.activations + 4 * threadIdx.x; i < p.shared.sums; i += 4 * kThreads)
-      *reinterpret_cast<uint32_t*>(memory + i) = 0;
+#pragma unroll 1
+    for (int i = p.shared.activations + 16 * threadIdx.x; i < p.shared.sums; i += 16 * kThreads)
+      *reinterpret_cast<uint4*>(memory + i) = {0, 0, 0, 0};
 #pragma unroll 1
     for (int layer = 0; layer < p.layers; ++layer) {
       const int units = units_of(layer).share.count * kTileUnits;
+#pragma unroll 1
       for (int i = threadIdx.x; i < units * kSlotRoom; i += kThreads) floats(p.shared.cells[layer])[i] = 0;
     }
     const Share output = tiles[kOutput].share;
+#pragma unroll 1
     for (int i = threadIdx.x; i < output.count * kTileRows; i += kThreads)
       floats(p.shared.output_bias)[i] = p.prepared.output_bias[output.first * kTileRows + i];
     if (threadIdx.x < kSlotRoom) {
       slots[threadIdx.x] = {};
       slots[threadIdx.x].utterance = -1;
     }
+    wait_for_copies();
     __syncthreads();
   }
 
@@ -125,6 +131,7 @@ struct Group {
 #pragma unroll 1
     for (int layer = 0; layer < p.layers; ++layer) {
       const Share own = units_of(layer).share;
+#pragma unroll 1
       for (int i = threadIdx.x; i < own.count * kTileUnits * p.slots; i += kThreads) {
         const int s = i % p.slots, own_unit = i / p.slots, unit = own.first * kTileUnits + own_unit;
         if (!slots[s].closes || !slots[s].has_changed || unit >= p.model.hiddenSize) continue;
@@ -149,12 +156,15 @@ struct Group {
                                                    bool valid) const;
   __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, const Divisor& pieces, char* to, int stride,
                                               unsigned wanted);
-  __device__ __forceinline__ bool step_layer(int layer, unsigned advancing);
+  __device__ __forceinline__ void step_cells_of(int layer);
+  __device__ __forceinline__ bool gather_states(int layer, unsigned advancing);
   __device__ __forceinline__ void resume_states();
   __device__ __forceinline__ void sum_embeddings();
-  __device__ __forceinline__ void multiply_states(int matrix, int layer, int results);
-  __device__ __forceinline__ bool step_predictors();
-  __device__ __forceinline__ void publish_projections(TaggedWord* published, int row_words, unsigned projected) const;
+  __device__ __forceinline__ void multiply_states(int matrix, int layer, float* results);
+  __device__ __forceinline__ void multiply_recurrent(int layer);
+  __device__ __forceinline__ void project(TaggedWord* published, int row_words, unsigned projected);
+  template <class Meanwhile>
+  __device__ __forceinline__ bool step_predictors(const Meanwhile& meanwhile);
 
   // ---- the output layer's input: group_columns.cuh ----
 
@@ -185,16 +195,13 @@ struct Group {
     return s < p.slots && symbol != p.model.blank ? gain_of_slot(s, symbol) : 0;
   }
 
-  // Up to the output layer's input: starts the copies of frames, and steps the predictors meanwhile. False: give up.
-  __device__ __forceinline__ bool make_columns() {
+  // Up to the output layer's input. meanwhile(): work that is not on the way to the next symbol. False: give up.
+  template <class Meanwhile>
+  __device__ __forceinline__ bool make_columns(const Meanwhile& meanwhile) {
     ++round;
-    copy_frames();
-    const bool steps = slots_that([](const SLOT& slot) { return slot.step != Step::kNone; }) != 0;
-    if (steps && !step_predictors()) return false;
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-    activate_columns();
-    return true;
+    const bool arrived = step_predictors(meanwhile);
+    if (arrived) activate_columns();
+    return arrived;
   }
 };
 

@@ -91,13 +91,17 @@ __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
 }
 
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::step_layer(int layer,
-                                                                                             unsigned advancing) {
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::step_cells_of(int layer) {
   if (p.model.predictor == PRNN_PREDICTOR_LSTM) {
     step_cells<PRNN_LSTM>(layer);
   } else {
     step_cells<PRNN_GRU>(layer);
   }
+}
+
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::gather_states(int layer,
+                                                                                                unsigned advancing) {
   return gather_rows(p.states[layer] + static_cast<int64_t>(group) * p.slots * words(p.units), p.state_pieces,
                      memory + p.shared.states[layer], p.state_stride, advancing);
 }
@@ -106,15 +110,18 @@ __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::resume_states() {
   const int hidden = static_cast<int>(p.model.hiddenSize);
+#pragma unroll 1
   for (int s = warp; s < p.slots; s += kWarps) {
     if (slots[s].step != Step::kResume) continue;
 #pragma unroll 1
     for (int layer = 0; layer < p.layers; ++layer) {
       const int64_t row = (static_cast<int64_t>(slots[s].stream) * p.layers + layer) * hidden;
+#pragma unroll 1
       for (int i = lane; i < hidden; i += 32)
         reinterpret_cast<T*>(state_row(layer, s))[i] = static_cast<const T*>(p.state.h)[row + i];
       if (p.model.predictor != PRNN_PREDICTOR_LSTM) continue;
       const Share own = units_of(layer).share;
+#pragma unroll 1
       for (int i = lane; i < own.count * kTileUnits; i += 32) {
         const int unit = own.first * kTileUnits + i;
         if (unit < hidden)
@@ -128,10 +135,12 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::sum_embeddings() {
   const int hidden = static_cast<int>(p.model.hiddenSize), context = static_cast<int>(p.model.context);
+#pragma unroll 1
   for (int i = threadIdx.x; i < p.slots * hidden; i += kThreads) {
     const int s = i / hidden, element = i % hidden;
     if (slots[s].step == Step::kNone) continue;
     float sum = 0;
+#pragma unroll 1
     for (int k = 0; k < context; ++k) {
       const int64_t row = k * p.model.classes + slots[s].context[k];
       sum += Element<T>::to_float(static_cast<const T*>(p.prepared.embedding)[row * hidden + element]);
@@ -142,59 +151,83 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   __syncthreads();
 }
 
-// The product of a matrix and the states of a layer.
+// The product of a matrix and the states of a layer, into `results`.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_states(int matrix, int layer,
-                                                                                                  int results) {
-  multiply_rows<T, SLOT_TILES, true>(tiles[matrix], shared_address(memory + p.shared.states[layer]),
-                                     min(p.slots, kTileColumns) - 1, p.state_stride, sums(), floats(results),
-                                     kGatesStride, [](int, int) {});
+                                                                                                  float* results) {
+  multiply_rows<T, SLOT_TILES>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(),
+                               p.state_stride, sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
+                                 add_up(of_pass, rows, results + tile * kTileRows * kGatesStride, kGatesStride);
+                               });
 }
 
-// One round's steps of the predictors, up to their projections in shared memory.
+// The recurrent products with the present h, for the next symbol.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::step_predictors() {
-  const unsigned advancing =
-      slots_that([](const SLOT& slot) { return slot.step == Step::kBegin || slot.step == Step::kAdvance; });
-  const unsigned projected = slots_that([](const SLOT& slot) { return slot.step != Step::kNone && slot.closes == 0; });
-  if (is_recurrent()) {
-    resume_states();
-#pragma unroll 1
-    for (int layer = 0; layer < p.layers; ++layer) {
-      if (layer > 0) multiply_states(kUpperInput, 0, p.shared.results);
-      if (!step_layer(layer, advancing)) return false;
-    }
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_recurrent(int layer) {
+  const int matrix = layer == 0 ? kRecurrent : kUpperRecurrent;
+  float* const results = floats(p.shared.recurrent[layer]);
+  if constexpr (SLOT_TILES <= 2) {  // more leave too few registers
+    multiply_rows_apart<T, SLOT_TILES>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(),
+                                       p.state_stride, results, kGatesStride);
   } else {
-    sum_embeddings();
+    __syncthreads();
+    multiply_states(matrix, layer, results);
   }
-  // The projection, and while it is on its way, the recurrent products for the next symbol.
+}
+
+// One round's steps of the predictors, up to their projections in shared memory, and the copies of frames. meanwhile():
+// once, while the projections are on their way, if there are some.
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+template <class Meanwhile>
+__device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::step_predictors(
+    const Meanwhile& meanwhile) {
+  const unsigned stepping = slots_that([](const SLOT& slot) { return slot.step != Step::kNone; });
+  const unsigned advancing = slots_that([](const SLOT& slot) { return slot.step > Step::kResume; });
+  const unsigned projected = slots_that([](const SLOT& slot) { return slot.step != Step::kNone && slot.closes == 0; });
+  const bool steps_cells = stepping != 0 && is_recurrent();
+  if (steps_cells && stepping != advancing) resume_states();
+#pragma unroll 1
+  for (int layer = 0; layer == 0 || (steps_cells && layer < p.layers); ++layer) {
+    if (layer > 0) {
+      multiply_states(kUpperInput, 0, floats(p.shared.results));
+      __syncthreads();
+    }
+    if (steps_cells) step_cells_of(layer);
+    if (layer == 0) copy_frames();
+    if (steps_cells && !gather_states(layer, advancing)) return false;
+  }
+  if (stepping != 0 && !is_recurrent()) sum_embeddings();
   const int row_words = words(p.tiles[kProjection].count * kTileRows);
   TaggedWord* const published = p.projection + static_cast<int64_t>(group) * p.slots * row_words;
+  if (stepping != 0) project(published, row_words, projected);
+  meanwhile();
 #pragma unroll 1
-  for (int i = -1; i < p.layers; ++i) {
-    const bool projects = i < 0;
-    const int matrix = projects ? kProjection : i == 0 ? kRecurrent : kUpperRecurrent;
-    multiply_states(matrix, projects ? top() : i, projects ? p.shared.results : p.shared.recurrent[i]);
-    if (projects) publish_projections(published, row_words, projected);
-  }
+  for (int layer = 0; steps_cells && layer < p.layers; ++layer) multiply_recurrent(layer);
+  wait_for_copies();
   return gather_rows(published, p.projection_pieces, memory + p.shared.projection, p.joiner_stride, projected);
 }
 
+// The own rows of the projection, published.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::publish_projections(
-    TaggedWord* published, int row_words, unsigned projected) const {
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::project(TaggedWord* published,
+                                                                                          int row_words,
+                                                                                          unsigned projected) {
   const Share own = tiles[kProjection].share;
-  const float* const results = floats(p.shared.results);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < own.count * kTileRows * kTileColumns; i += kThreads) {  // whole warps
-    const int own_row = i / kTileColumns, row = own.first * kTileRows + own_row;
+  multiply_rows<T, SLOT_TILES>(tiles[kProjection], shared_address(memory + p.shared.states[top()]), last_slot(),
+                               p.state_stride, sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
+                                 const int row = (own.first + tile) * kTileRows + lane;
+                                 const bool is_row = lane < rows;
+                                 const float bias = is_row ? p.prepared.projection_bias[row] : 0;
 #pragma unroll
-    for (int s = i % kTileColumns; s < kSlotRoom; s += kTileColumns) {
-      publish_elements(published, row_words, s, row,
-                       results[own_row * kGatesStride + s] + p.prepared.projection_bias[row],
-                       (projected >> s & 1) != 0);
-    }
-  }
+                                 for (int s = warp; s < kSlotRoom; s += kWarps) {
+                                   if ((projected >> s & 1) == 0) continue;
+                                   const float value = of_pass(lane, s) + bias;
+                                   const float next = kPerWord == 2 ? __shfl_down_sync(kWholeWarp, value, 1) : 0;
+                                   publish_tagged(is_row && row % kPerWord == 0,
+                                                  published + s * row_words + row / kPerWord,
+                                                  Element<T>::pack(value, next), round);
+                                 }
+                               });
 }
 
 }  // namespace prnn::decode_cuda

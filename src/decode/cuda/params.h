@@ -32,23 +32,15 @@ struct Divisor {
 // A word of an exchange, T or two T, with the number of the round in which it was published.
 using TaggedWord = unsigned long long;
 
-// A piece of the output layer's summary of a column of logits, published in 16 bytes. There are two more of each
-// column: the blank's logit, in `best`, and the chosen duration, its log-probability in `best`. place_and_round: the
-// class or the number of the duration, and the lower half of the number of the round.
-struct alignas(16) ColumnPart {
-  float best;     // of all classes but the blank: the highest logit with its gain
-  float logit;    // the same without the gain
-  float log_sum;  // of the exponentials of the logits, without the blank's
-  uint32_t place_and_round;
-};
-
-// Parameters of a beam search. What a piece of the output layer or all pieces together say of a column
-// is one head and a list of candidates, two in each ListPart. A hypothesis of the utterance may spell what a column's
-// own one is with a symbol: the logit of that way is published with the column of the longer one.
+// 16 bytes that blocks publish of a column: in a beam search, what a piece of the output layer or all pieces together
+// say of it is one head and a list of candidates, two in each ListPart. A hypothesis of the utterance may spell what a
+// column's own one is with a symbol: the logit of that way is published with the column of the longer one. In a greedy
+// search a piece has one ListPart, for the log-probabilities.
 struct alignas(16) ListPart {
   float first;    // head: the logarithm of the sum of exponentials of the logits without the blank's; else the first
                   // candidate's logit and gain
-  float second;   // head: the blank's logit; else the second candidate's logit and gain
+  float second;   // head: the blank's logit, greedy: that of the best candidate; else the second candidate's logit and
+                  // gain
   uint32_t more;  // head: the bits of the logit and gain of the way to the same symbols; else both classes, the first's
                   // in the lower half
   uint32_t round;
@@ -95,7 +87,9 @@ struct GroupParams {
 };
 
 struct SearchParams : GroupParams<prnnTransducerSearchOptions_t, prnnTransducerState_t, prnnTransducerOutputs_t> {
-  ColumnPart* parts;  // {groups, 2, columns, entries + 2}
+  TaggedWord* keys;  // {groups, 2, columns, keys_of_column}: search_scores.cuh
+  ListPart* parts;   // {groups, 2, columns, entries + 1}; the last one is of the durations
+  int keys_of_column;
 };
 
 struct BeamParams : GroupParams<prnnTransducerBeamOptions_t, prnnTransducerBeamState_t, prnnTransducerBeamOutputs_t> {

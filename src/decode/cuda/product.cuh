@@ -1,5 +1,6 @@
 // Products of a block's row tiles and columns in shared memory: the warps split K, and their sums meet in shared
-// memory. A column's product does not depend on the other columns or on how many there are.
+// memory; or each warp has row tiles of its own. A column's product does not depend on the other columns or on how many
+// there are.
 #pragma once
 
 #include "decode/cuda/search_plan.h"
@@ -11,14 +12,39 @@ constexpr int kTileVecs = 64;  // of 16 bytes, of a row tile and a k-tile
 
 constexpr int kPassTiles = 2;  // row tiles that are multiplied at once
 
-// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`, [tile][warp][lane]. `weights`: of the row
-// tiles, shared or global memory. `columns`: shared address of column 0; of one column tile those after `last_column`
-// are that one again.
+// Stores a warp's tile of sums, in the order of the instruction, to [row][column] of `stride` floats a row.
+__device__ __forceinline__ void store_tile(float* to, int stride, const float (&sum)[4]) {
+  const int lane = threadIdx.x % 32;
+  float* const at = to + lane / 4 * stride + lane % 4 * 2;
+  at[0] = sum[0];
+  at[1] = sum[1];
+  at[8 * stride] = sum[2];
+  at[8 * stride + 1] = sum[3];
+}
+
+// The sums of a pass, which each warp has made over its part of K: float [warp][row][column], in shared memory. A row
+// has an odd number of floats: the rows of a column meet no bank twice.
+template <int COLUMN_TILES>
+struct PassSums {
+  static constexpr int kStride = COLUMN_TILES * kTileColumns + 1;
+  float* all;
+
+  __device__ __forceinline__ float* of_warp(int warp) const { return all + warp * (kPassTiles * kTileRows * kStride); }
+  __device__ __forceinline__ float operator()(int row, int column) const {
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += of_warp(w)[row * kStride + column];
+    return total;
+  }
+};
+
+// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`. `weights`: of the row tiles, shared or global
+// memory. `columns`: shared address of column 0; of one column tile those after `last_column` are that one again.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[kPassTiles], int k_tiles, uint32_t columns,
-                                               int last_column, int stride, float4* sums) {
+                                               int last_column, int stride, const PassSums<COLUMN_TILES>& sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  constexpr int kAhead = 4;  // a warp's k-tiles of weights that are on their way at once
+  constexpr int kAhead = 3;  // a warp's k-tiles of weights that are on their way at once
   float sum[kPassTiles][COLUMN_TILES][4] = {};
   const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
 #pragma unroll 1
@@ -51,26 +77,7 @@ __device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[kPa
   for (int r = 0; r < kPassTiles; ++r) {
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c)
-      sums[((r * COLUMN_TILES + c) * kWarps + warp) * 32 + lane] = {sum[r][c][0], sum[r][c][1], sum[r][c][2],
-                                                                    sum[r][c][3]};
-  }
-}
-
-// Adds them up, into [row][column] of `stride` floats a row.
-template <int COLUMN_TILES>
-__device__ __forceinline__ void add_up_tiles(const float4* sums, float* results, int stride) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < kPassTiles * COLUMN_TILES * 32; i += kThreads) {
-    const int tile = i / 32, lane = i % 32;
-    float4 total = {0, 0, 0, 0};
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) add_to(total, sums[(tile * kWarps + w) * 32 + lane]);
-    float* const to = results + (tile / COLUMN_TILES * kTileRows + lane / 4) * stride +
-                      tile % COLUMN_TILES * kTileColumns + lane % 4 * 2;
-    to[0] = total.x;
-    to[1] = total.y;
-    to[8 * stride] = total.z;
-    to[8 * stride + 1] = total.w;
+      store_tile(sums.of_warp(warp) + r * kTileRows * sums.kStride + c * kTileColumns, sums.kStride, sum[r][c]);
   }
 }
 
@@ -87,21 +94,73 @@ struct BlockTiles {
 };
 static_assert(sizeof(BlockTiles) <= kBlockTilesBytes);
 
-// All of a block's rows, in passes of two row tiles; an odd number's last one is multiplied twice. After each pass its
-// results lie at `results` and after(first row tile, rows) is called; KEEPS: those of all passes lie one after the
-// other. The block's threads are together afterwards, and before where the columns were written.
-template <class T, int COLUMN_TILES, bool KEEPS, class After>
+// All of a block's rows, in passes of two row tiles; an odd number's last one is multiplied twice. After each pass
+// after(first row tile, rows, sums) is called. The block's threads have been together since the columns were written
+// and since `sums` was last read.
+template <class T, int COLUMN_TILES, class After>
 __device__ __forceinline__ void multiply_rows(const BlockTiles& tiles, uint32_t columns, int last_column, int stride,
-                                              float4* sums, float* results, int results_stride, const After& after) {
+                                              float* sums, const After& after) {
   const int count = tiles.share.count;
+  const PassSums<COLUMN_TILES> of_pass{sums};
 #pragma unroll 1
   for (int i = 0; i < count; i += kPassTiles) {
+    if (i > 0) __syncthreads();
     const uint4* const pair[kPassTiles] = {tiles.tile(i), tiles.tile(min(i + 1, count - 1))};
-    multiply_tiles<T, COLUMN_TILES>(pair, tiles.k_tiles, columns, last_column, stride, sums);
+    multiply_tiles<T, COLUMN_TILES>(pair, tiles.k_tiles, columns, last_column, stride, of_pass);
     __syncthreads();
-    add_up_tiles<COLUMN_TILES>(sums, KEEPS ? results + i * kTileRows * results_stride : results, results_stride);
-    __syncthreads();
-    after(i, min(kPassTiles, count - i) * kTileRows);
+    after(i, min(kPassTiles, count - i) * kTileRows, of_pass);
+  }
+}
+
+// Adds up the sums of a pass into `results`, [row][column] of `stride` floats a row.
+template <int COLUMN_TILES>
+__device__ __forceinline__ void add_up(const PassSums<COLUMN_TILES>& sums, int rows, float* results, int stride) {
+  constexpr int kColumns = COLUMN_TILES * kTileColumns;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows * kColumns; i += kThreads)
+    results[i / kColumns * stride + i % kColumns] = sums(i / kColumns, i % kColumns);
+}
+
+// All of a block's rows, a warp a row tile: no warp waits for another. The sums have the bits of multiply_rows(): one
+// for each of the parts of K that its warps have.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uint32_t columns, int last_column,
+                                                    int stride, float* results, int results_stride) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
+  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
+#pragma unroll 1
+  for (int tile = warp; tile < tiles.share.count; tile += kWarps) {
+    const uint4* const weights = tiles.tile(tile);
+    float sums[kWarps][COLUMN_TILES][4] = {};
+#pragma unroll 1
+    for (int first = 0; first < k_tiles; first += kWarps) {
+      uint4 operands[kWarps][2];
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) {
+        if (first + i >= k_tiles) continue;
+        operands[i][0] = weights[(first + i) * kTileVecs + lane];
+        operands[i][1] = weights[(first + i) * kTileVecs + 32 + lane];
+      }
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) {
+        if (first + i >= k_tiles) continue;
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; ++c) {
+          const uint4 states = load_shared(own_column + c * kTileColumns * stride + (first + i) * kKTileBytes);
+          multiply_k_tile<T, true>(sums[i][c], sums[i][c], operands[i][0], operands[i][1], states);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMN_TILES; ++c) {
+      float total[4] = {};
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) total[k] += sums[i][c][k];
+      }
+      store_tile(results + tile * kTileRows * results_stride + c * kTileColumns, results_stride, total);
+    }
   }
 }
 

@@ -7,30 +7,53 @@
 
 namespace prnn::decode_cuda {
 
+struct Candidate;
+
+// Where the search of an utterance goes on after a window. symbol: -1: none was found.
+struct Walk {
+  int frame, in_frame, symbol;
+};
+
 // A slot has an utterance.
 template <class T, int COLUMN_TILES>
 struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   using Base = Group<T, SearchParams, Slot, COLUMN_TILES, 1>;
   using Base::block, Base::floats, Base::gain, Base::group, Base::has_frame, Base::is_recurrent, Base::kColumns,
-      Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient, Base::round,
-      Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
+      Base::lane, Base::memory, Base::next_utterance, Base::p, Base::round, Base::slots, Base::slots_that, Base::sums,
+      Base::tiles, Base::timed_out, Base::warp;
 
   Column* const columns;
+  Slot* const before;    // slots as they were before the last round; without an utterance: nothing is to be written
+  double* const scores;  // of slots, up to the last frame that is written
 
   __device__ __forceinline__ Search(const SearchParams& params, char* shared)
-      : Base(params, shared), columns(reinterpret_cast<Column*>(shared + params.shared.columns)) {}
+      : Base(params, shared),
+        columns(reinterpret_cast<Column*>(shared + params.shared.columns)),
+        before(slots + kSlots),
+        scores(reinterpret_cast<double*>(before + kSlots)) {}
 
   // ---- utterances ----
 
-  // By the first thread: free slots take the next utterances of the group.
-  __device__ __forceinline__ void take_utterances() {
-    for (int s = 0; s < p.slots && next_utterance < p.options.batch; ++s) {
+  // Free slots take the next utterances of the group. Returns whether a slot has one.
+  __device__ __forceinline__ bool take_utterances() {
+    const int free = __popc(slots_that([](const Slot& slot) { return slot.utterance < 0; }));
+    const int left = (static_cast<int>(p.options.batch) - next_utterance + p.sizes.replicas - 1) / p.sizes.replicas;
+    if (left > 0) {
+      __syncthreads();
+      if (threadIdx.x == 0) begin_utterances();
+      next_utterance += min(free, left) * p.sizes.replicas;
+      __syncthreads();
+    }
+    return left > 0 || free < p.slots;
+  }
+  __device__ __forceinline__ void begin_utterances() {
+#pragma unroll 1
+    for (int s = 0, n = next_utterance; s < p.slots && n < p.options.batch; ++s) {
       Slot& taken = slots[s];
       if (taken.utterance >= 0) continue;
-      const int n = next_utterance;
-      next_utterance += p.sizes.replicas;
       const int frames = static_cast<int>(p.options.maxFrames);
       taken.utterance = n;
+      taken.begins = 1;
       taken.stream = p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n;
       taken.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
       const int ahead = p.has_state ? p.state.ahead[taken.stream] : -1;
@@ -44,114 +67,177 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
       taken.symbol = static_cast<int>(p.model.blank);
       if (has_begun && p.bias.nodes > 0) taken.node = p.state.node[taken.stream];
       if (!is_recurrent()) {
+#pragma unroll 1
         for (int i = 0; i < p.model.context; ++i)
           taken.context[i] = has_begun ? p.state.context[taken.stream * p.model.context + i] : taken.symbol;
       }
+      n += p.sizes.replicas;
     }
   }
 
-  // The rest of it, and what was found; by one thread.
-  __device__ __forceinline__ void write_end(const Slot& slot) const {
-    p.outputs.counts[slot.utterance] = slot.count;
-    if (p.outputs.scores != nullptr) p.outputs.scores[slot.utterance] = slot.score;
+  // What is left of it after its last round, by one thread.
+  __device__ __forceinline__ void write_end(const Slot& slot, int frame, int count, double score) const {
+    p.outputs.counts[slot.utterance] = count;
+    if (p.outputs.scores != nullptr) p.outputs.scores[slot.utterance] = score;
     if (!p.has_state) return;
-    p.state.ahead[slot.stream] = max(0, slot.frame - slot.length);
-    if (p.state.score != nullptr) p.state.score[slot.stream] = slot.score;
+    p.state.ahead[slot.stream] = max(0, frame - slot.length);
+    if (p.state.score != nullptr) p.state.score[slot.stream] = score;
     if (p.bias.nodes > 0) p.state.node[slot.stream] = slot.node;
     if (!is_recurrent()) {
+#pragma unroll 1
       for (int i = 0; i < p.model.context; ++i) p.state.context[slot.stream * p.model.context + i] = slot.context[i];
     }
   }
 
   // ---- scores: search_scores.cuh ----
 
-  __device__ __forceinline__ ColumnPart* parts_of_round() const {
-    return p.parts + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * (p.entries + 2);
+  __device__ __forceinline__ int64_t row_of(int column, uint32_t of_round) const {
+    return (static_cast<int64_t>(group) * 2 + of_round % 2) * kColumns + column;
+  }
+  __device__ __forceinline__ TaggedWord* keys_of(int column, uint32_t of_round) const {
+    return p.keys + row_of(column, of_round) * p.keys_of_column;
+  }
+  __device__ __forceinline__ ListPart* parts_of(int column, uint32_t of_round) const {
+    return p.parts + row_of(column, of_round) * (p.entries + 1);
   }
 
-  __device__ __forceinline__ uint32_t place_and_round(int place) const {
-    return static_cast<uint32_t>(place) << 16 | (round & 0xFFFF);
-  }
-
-  __device__ __forceinline__ void publish_duration(ColumnPart* parts, float logit, int place) const;
+  __device__ __forceinline__ void publish_keys(Candidate (&candidates)[COLUMN_TILES], int entry) const;
+  __device__ __forceinline__ void publish_sums(const Candidate (&candidates)[COLUMN_TILES],
+                                               LogSum (&log_sums)[COLUMN_TILES], int entry) const;
   __device__ __forceinline__ void score_columns();
-  __device__ __forceinline__ bool gather_parts();
-  __device__ __forceinline__ void read_columns();
+  __device__ __forceinline__ bool read_keys();
+  __device__ __forceinline__ ColumnScores score_of(int column, const Column& found, int node, uint32_t of_round,
+                                                   float* log_sums, bool is_wanted);
 
   // ---- rounds ----
 
-  // Goes through the window's frames up to a symbol; warp s for slot s.
-  __device__ __forceinline__ void take_frames() {
-    if (warp >= p.slots || lane != 0 || slots[warp].utterance < 0) return;
-    Slot& slot = slots[warp];
-    slot.step = Step::kNone;
-    if (!slot.closes) {
-      int at = 0, frame = slot.frame, in_frame = slot.in_frame;
-      const int length = slot.length;
-      double score = slot.score;
-      bool emits = false;
-      while (!emits && at < p.window && frame < length) {
-        const Column column = columns[warp * p.window + at];
-        score += static_cast<double>(column.log_prob) + static_cast<double>(column.duration_log_prob);
-        int duration = column.duration;
-        if (column.symbol >= 0) {
-          emits = true;
-          ++in_frame;
-          if (in_frame >= p.options.maxSymbols) duration = max(1, duration);
-          score += static_cast<double>(column.gain);
-          emit(slot, column, frame, duration);
-        }
-        if (duration > 0) in_frame = 0;
-        frame += duration;
-        at += duration;
+  // Goes through the window's frames up to a symbol, of which the lanes of a warp have one each.
+  // visit(frame of the window, frame, symbol or -1, duration): of each.
+  template <class Visit>
+  __device__ __forceinline__ Walk walk(const Slot& slot, const Column& own, const Visit& visit) const {
+    Walk walk = {slot.frame, slot.in_frame, -1};
+    int at = 0;
+#pragma unroll 1
+    while (walk.symbol < 0 && at < p.window && walk.frame < slot.length) {
+      const int symbol = __shfl_sync(kWholeWarp, own.symbol, at);
+      int duration = __shfl_sync(kWholeWarp, own.duration, at);
+      if (symbol >= 0) {
+        walk.symbol = symbol;
+        ++walk.in_frame;
+        if (walk.in_frame >= p.options.maxSymbols) duration = max(1, duration);
       }
-      slot.frame = frame;
-      slot.in_frame = in_frame;
-      slot.score = score;
-      const bool ends = frame >= length;
-      slot.closes = ends && p.has_state;
-      if (emits && (!ends || p.has_state)) slot.step = Step::kAdvance;
-      if (emits) slot.has_changed = 1;
-      if (!ends || p.has_state) return;
+      if (duration > 0) walk.in_frame = 0;
+      visit(at, walk.frame, symbol, duration);
+      walk.frame += duration;
+      at += duration;
     }
-    if (writes(warp)) write_end(slot);
-    slot.utterance = -1;
-    slot.closes = 0;
+    return walk;
+  }
+  __device__ __forceinline__ Column column_of_lane(int s) const {
+    return lane < p.window ? columns[s * p.window + lane] : Column{-1, 1};
   }
 
-  __device__ __forceinline__ void emit(Slot& slot, const Column& column, int frame, int duration) const {
-    if (writes(warp)) {
-      const int64_t at = slot.utterance * p.options.maxFrames * p.options.maxSymbols + slot.count;
-      p.outputs.symbols[at] = column.symbol;
-      if (p.outputs.frames != nullptr) p.outputs.frames[at] = frame;
-      if (p.outputs.durations != nullptr) p.outputs.durations[at] = duration;
-      if (p.outputs.logProbs != nullptr) static_cast<float*>(p.outputs.logProbs)[at] = column.log_prob;
-      if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = column.confidence;
-    }
+  // Warp s for slot s: where the search goes on. What has been found is written later: write_round(). Returns to one
+  // lane whether the slot has become free.
+  __device__ __forceinline__ bool take_frames() {
+    const int s = warp;
+    if (s >= p.slots || slots[s].utterance < 0) return false;
+    Slot& slot = slots[s];
+#pragma unroll 1
+    for (int i = lane; i < static_cast<int>(sizeof(Slot) / sizeof(int)); i += 32)
+      reinterpret_cast<int*>(before + s)[i] = reinterpret_cast<const int*>(&slot)[i];
+    __syncwarp();
+    const Slot& was = before[s];
+    const bool closed = was.closes != 0;
+    Walk found = {was.frame, was.in_frame, -1};
+    if (!closed) found = walk(was, column_of_lane(s), [](int, int, int, int) {});
+    if (lane != 0) return false;
+    const bool ends = closed || found.frame >= was.length;
+    slot.begins = 0;
+    slot.frame = found.frame;
+    slot.in_frame = found.in_frame;
+    slot.step = found.symbol >= 0 && (!ends || p.has_state) ? Step::kAdvance : Step::kNone;
+    slot.closes = !closed && ends && p.has_state;
+    const bool is_free = closed || (ends && !p.has_state);
+    if (is_free) slot.utterance = -1;
+    if (found.symbol < 0) return is_free;
     ++slot.count;
-    slot.symbol = column.symbol;
-    if (p.bias.nodes > 0) slot.node = p.bias.next[slot.node * p.model.classes + column.symbol];
+    slot.has_changed = 1;
+    slot.symbol = found.symbol;
+    if (p.bias.nodes > 0) slot.node = p.bias.next[was.node * p.model.classes + found.symbol];
     if (!is_recurrent()) {
-      for (int i = 0; i + 1 < p.model.context; ++i) slot.context[i] = slot.context[i + 1];
-      slot.context[p.model.context - 1] = column.symbol;
+#pragma unroll 1
+      for (int i = 0; i + 1 < p.model.context; ++i) slot.context[i] = was.context[i + 1];
+      slot.context[p.model.context - 1] = found.symbol;
     }
+    return is_free;
+  }
+
+  // Writes what has been found in a round, off the way to the next symbol. A slot's results are one block's. The last
+  // warps write them: they have the fewest of the recurrent products, which the others make at the same time.
+  __device__ __forceinline__ void write_round(uint32_t of_round) {
+    const int place = kWarps - 1 - warp, s = block + place * p.blocks;
+    if (s >= p.slots || before[s].utterance < 0) return;
+    const Slot& was = before[s];
+    double score = was.begins != 0 ? was.score : scores[s];
+    int count = was.count, frame = was.frame;
+    if (was.closes == 0) {
+      const Column own = column_of_lane(s);
+      int end = 0;
+      walk(was, own, [&](int at, int, int, int) { end = at + 1; });
+      float* const log_sums = floats(p.shared.results) + place * p.window * (p.entries + 4);
+      ColumnScores* const of_columns = reinterpret_cast<ColumnScores*>(log_sums + p.window * p.entries);
+#pragma unroll 1
+      for (int first = 0; first < end; first += 4) {  // eight lanes for each
+        const int at = first + lane / 8;
+        const bool is_wanted = at < end;
+        const int column = s * p.window + (is_wanted ? at : 0);
+        const ColumnScores found = score_of(column, columns[column], was.node, of_round,
+                                            log_sums + (is_wanted ? at : 0) * p.entries, is_wanted);
+        if (is_wanted && lane % 8 == 0) of_columns[at] = found;
+      }
+      __syncwarp();
+      frame = walk(was, own, [&](int at, int its_frame, int symbol, int duration) {
+                const ColumnScores its = of_columns[at];
+                score += static_cast<double>(its.log_prob) + static_cast<double>(its.duration_log_prob);
+                if (symbol < 0) return;
+                score += static_cast<double>(its.gain);
+                if (lane == 0) emit(was, symbol, its_frame, duration, its);
+                ++count;
+              }).frame;
+    }
+    __syncwarp();
+    if (lane != 0) return;
+    if (was.closes != 0 || (frame >= was.length && !p.has_state)) write_end(was, frame, count, score);
+    scores[s] = score;
+    before[s].utterance = -1;
+  }
+
+  __device__ __forceinline__ void emit(const Slot& slot, int symbol, int frame, int duration,
+                                       const ColumnScores& its) const {
+    const int64_t at = slot.utterance * p.options.maxFrames * p.options.maxSymbols + slot.count;
+    p.outputs.symbols[at] = symbol;
+    if (p.outputs.frames != nullptr) p.outputs.frames[at] = frame;
+    if (p.outputs.durations != nullptr) p.outputs.durations[at] = duration;
+    if (p.outputs.logProbs != nullptr) static_cast<float*>(p.outputs.logProbs)[at] = its.log_prob;
+    if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = its.confidence;
   }
 
   __device__ __forceinline__ void run() {
     this->load_weights();
+    if (threadIdx.x < kSlots) before[threadIdx.x].utterance = -1;
     this->begin();
+    bool may_take = true, goes_on = true;  // may_take: a slot may be free
     for (;;) {
-      if (threadIdx.x == 0) take_utterances();
-      __syncthreads();
-      if (slots_that([](const Slot& slot) { return slot.utterance >= 0; }) == 0) return;
-      if (!this->make_columns()) return;
+      if (may_take) goes_on = take_utterances();
+      if (!this->make_columns([&] { write_round(round - 1); }) || !goes_on) return;
       score_columns();
-      if (!gather_parts()) return;
-      if (p.has_state) this->write_states();
-      read_columns();
-      __syncthreads();
-      take_frames();
-      __syncthreads();
+      if (!read_keys()) return;
+      if (p.has_state) {
+        this->write_states();
+        __syncthreads();
+      }
+      may_take = __syncthreads_or(take_frames()) != 0;
     }
   }
 };

@@ -35,13 +35,16 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
   for (int layer = 0; layer < std::max(plan.layers, 1); ++layer)
     shared.states[layer] = take(int64_t{batch.state_rows()} * plan.state_stride);
   shared.projection = take(int64_t{batch.slots} * plan.joiner_stride);
-  const int64_t sums = int64_t{2} * batch.column_tiles * kWarps * 32 * 16;
-  const int64_t gathered = batch.beam > 0 ? int64_t{batch.own_columns()} * batch.entries * batch.parts_of_list()
-                                          : int64_t{columns} * (batch.entries + 2);
-  shared.sums = take(std::max(sums, gathered * 16));
+  const int64_t sums = int64_t{4} * kWarps * 2 * kTileRows * (columns + 1);
+  const int64_t gathered =
+      batch.beam > 0 ? int64_t{batch.own_columns()} * batch.entries * batch.parts_of_list() * 16 : 0;
+  shared.sums = take(std::max(sums, gathered));
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
-  const int gates = whole_passes(std::max(most(kProjection), most(kUpperInput))) * kTileRows;
-  shared.results = take(4 * std::max<int64_t>(2 * kTileRows * (columns + 1), gates * slot_stride));
+  const int gates = whole_passes(most(kUpperInput)) * kTileRows;
+  const int64_t written_slots = (batch.slots + batch.blocks - 1) / batch.blocks;
+  const int64_t written = written_slots * batch.window * (batch.entries * 4 + kColumnScoresBytes);
+  const int64_t of_pass = batch.beam > 0 ? int64_t{4} * 2 * kTileRows * (columns + 1) : written;
+  shared.results = take(std::max<int64_t>(of_pass, int64_t{4} * gates * slot_stride));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
   for (int layer = 0; layer < plan.layers; ++layer) {
     const int tiles = most(recurrent[layer]);
@@ -51,35 +54,58 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
   shared.output_bias = take(4 * int64_t{most(kOutput)} * kTileRows);
   shared.tiles = take(kMatrices * kBlockTilesBytes);
   shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.parts_of_list() * 16 : kColumnBytes));
-  shared.slots = take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : kSlotBytes));
+  shared.slots = take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : 2 * kSlotBytes + 8));
   shared.weights = static_cast<int>(at);
   shared.total = static_cast<int>(plan.shared_bytes / 128 * 128);
   return shared;
 }
 
-// The time of a batch, in some unit: a model of times measured on one H200, with an LSTM of 640 units, a joiner of 640
-// and 1,025 classes. A round has a part that is always the same, parts that grow with its slots, with its columns and
-// with the passes over the rows of weights that a block has, and the weights that are read from L2. Of 200 plans for 12
-// batches that were measured it takes some within 6 % of the fastest.
-// A beam search's rounds, which have not been measured, are taken to be those of a greedy search with as many columns
-// and predictors' products of as many column tiles; half of its frames to have no symbol.
-double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterances) {
-  constexpr double kBytesOfL2 = 60e3;  // a block and microsecond, beyond what passes take
-  constexpr double kHidden = 1.5;      // of the recurrent products, while the projections are on their way
+// Rounds of a symbol. The probability that a frame of a window ends it is that of measured searches, of which 0.3 of
+// the frames have a symbol, several of them more than one; durations pass over some of the others. Of a beam it is
+// taken to be a half.
+double rounds_of(const SearchPlan& plan, const BatchPlan& batch) {
+  const double blank = batch.beam > 0 ? 0.76 : plan.has_durations ? 0.5 : 0.6;
+  double blanks = 1;
+  for (int i = 0; i < batch.window; ++i) blanks *= blank;
+  return 1 / (1 - blanks);
+}
+
+// Microseconds of a round: models of times measured on one H200, with an LSTM of 640 units, a joiner of 640 and 1,025
+// classes. A round has a part that is always the same, parts that grow with its slots, with its columns and with the
+// passes over the rows of weights that a block has, and the weights that are read from L2.
+double greedy_round(const SearchPlan& plan, const BatchPlan& batch) {
+  constexpr double kBytesOfL2 = 120e3;  // a block and microsecond, beyond what passes take
   const bool is_float = plan.element_bytes == 4;
   const int columns = batch.slots * batch.window;
   const auto passes = [&](Matrix m) { return passes_of(plan.tiles[m], batch.blocks); };
-  double round = is_float ? 8.5 + 0.6 * batch.slots + 0.45 * columns : 7 + 0.4 * batch.slots + 0.3 * columns;
-  round += 0.01 * batch.entries + passes(kOutput) * (is_float ? 1.2 + 0.06 * columns : 0.9 + 0.04 * columns);
-  const double width = 1 + 0.3 * (batch.slot_room() / kTileColumns - 1);  // of the predictors' products
-  round += (is_float ? 1.1 : 0.8) * width * (passes(kProjection) + passes(kUpperInput));
-  round += std::max(0.0, (is_float ? 0.9 : 0.6) * width * (passes(kRecurrent) + passes(kUpperRecurrent)) - kHidden);
-  round += std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
-  // Rounds of a symbol, where 0.3 of the frames have one, or durations pass over some of the others.
-  double blanks = 1;
-  for (int i = 0; i < batch.window; ++i) blanks *= plan.has_durations || batch.beam > 0 ? 0.5 : 0.7;
+  const auto tiles = [&](Matrix m) { return most_tiles(plan.tiles[m], batch.blocks); };
+  const auto turns = [&](Matrix m) { return (tiles(m) + kWarps - 1) / kWarps; };  // of row tiles, a warp each
+  double round = is_float ? 4.5 + 0.25 * batch.slots + 0.2 * columns : 3 + 0.12 * batch.slots + 0.1 * columns;
+  round += 0.01 * batch.entries + passes(kOutput) * (is_float ? 1.1 + 0.2 * columns : 0.65 + 0.053 * columns);
+  round += (is_float ? 1.5 : 0.7) * (passes(kProjection) + passes(kUpperInput));
+  round += (is_float ? 4 : 1) * (turns(kRecurrent) + turns(kUpperRecurrent)) + 0.04 * tiles(kRecurrent);
+  return round + std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
+}
+// Of 390 plans of beams of 2 to 16 that were measured in bfloat16, it takes some within 8 % of the fastest.
+double beam_round(const SearchPlan& plan, const BatchPlan& batch) {
+  constexpr double kBytesOfL2 = 160e3;
+  const bool is_float = plan.element_bytes == 4;
+  const int columns = batch.slots * batch.window;
+  const auto passes = [&](Matrix m) { return passes_of(plan.tiles[m], batch.blocks); };
+  const double width = 1 + 0.32 * (batch.slot_room() / kTileColumns - 1);  // of the predictors' products
+  double products = passes(kOutput) * (0.49 + 0.032 * columns + 0.064 * batch.beam * batch.column_tiles);
+  products += width * (1.17 * (passes(kProjection) + passes(kUpperInput)) +
+                       0.25 * (passes(kRecurrent) + passes(kUpperRecurrent)));
+  const double round = 6 + 0.14 * batch.slots + 0.4 * std::max(0, batch.slots - 16) +
+                       (0.18 + 0.013 * batch.beam) * columns + 0.015 * batch.entries + (is_float ? 1.6 : 1) * products;
+  return round + std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
+}
+
+// The time of a batch, in some unit.
+double cost_of(const SearchPlan& plan, const BatchPlan& batch, int64_t utterances) {
   const double at_once = batch.groups * batch.utterances, times = static_cast<double>(utterances) / at_once;
-  return round / (1 - blanks) * (times <= 1 ? 1 : times + 0.2);
+  const double round = batch.beam > 0 ? beam_round(plan, batch) : greedy_round(plan, batch);
+  return round * rounds_of(plan, batch) * (times <= 1 ? 1 : times + 0.2);
 }
 
 // The blocks that have a piece more of a matrix follow those that have one more of the matrix before. A layer's two
@@ -156,7 +182,7 @@ BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam) {
     for (int share = 1; share <= 4; ++share) try_plan(groups, utterances, column_tiles, (pieces + share - 1) / share);
   };
   const int most_at_once = beam > 0 ? kMostColumnTiles * kTileColumns / beam : kSlots;
-  for (int groups : {1, 2, 3, 4, 6, 8, 12, 16}) {
+  for (int groups : {1, 2, 3, 4, 6, 8, 12, 16, 22}) {
     if (groups > batch || groups > plan.multiprocessors) break;
     int utterances = static_cast<int>(std::min<int64_t>(most_at_once, (batch + groups - 1) / groups));
     for (bool goes_on = true; goes_on && utterances > 0; utterances /= 2) {

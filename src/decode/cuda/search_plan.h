@@ -55,18 +55,21 @@ __host__ __device__ inline Share share_of(const RowTiles& tiles, int blocks, int
 
 // Where a block's arrays lie in its shared memory, in bytes.
 struct SharedLayout {
-  int weights;       // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
-  int activations;   // [column][joiner_stride]: encoder frames, then the output layer's input
-  int states[2];     // [slot][state_stride]: h of the layers; of a stateless predictor its output
-  int projection;    // [slot][joiner_stride]: the projected predictor output
-  int sums;          // [row tile][column tile][warp][lane] of float4; later what the blocks publish of columns
-  int results;       // float [row][column], of one pass over the output layer or of one of the other products
+  int weights;      // resident row tiles, [tile][k-tile][operand][lane] of 16 bytes
+  int activations;  // [column][joiner_stride]: encoder frames, then the output layer's input
+  int states[2];    // [slot][state_stride]: h of the layers; of a stateless predictor its output
+  int projection;   // [slot][joiner_stride]: the projected predictor output
+  int sums;     // float [warp][row of a pass][columns + 1]; later what the blocks publish of columns: beam: ListPart
+                // [own column][entry][list_parts + 1]
+  int results;  // float [row][column], of the upper layer's input product; beam: of one pass over the output layer,
+                // too; greedy: for the results that the block writes
   int recurrent[2];  // float [row][slot]: the layers' recurrent products with the present h
   int cells[2];      // float [unit][slot]: c
   int output_bias;   // float [row]
   int tiles;         // BlockTiles [matrix]
   int columns;       // greedy: Column [column]; beam: ListPart [column][list_parts + 1]
-  int slots;         // greedy: Slot [slot]; beam: Hypothesis [slot]
+  int slots;         // greedy: Slot [slot], as they are and as they were before the last round, double [slot]; beam:
+                     // Hypothesis [slot]
   int total;
 };
 
@@ -84,7 +87,7 @@ struct SearchPlan {
 };
 
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
-constexpr int kBlockTilesBytes = 32, kColumnBytes = 32, kSlotBytes = 96, kHypothesisBytes = 144;
+constexpr int kBlockTilesBytes = 32, kColumnBytes = 8, kColumnScoresBytes = 16, kSlotBytes = 96, kHypothesisBytes = 144;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);

@@ -1,148 +1,260 @@
-// A round's scores: the output layer over the windows' frames, and what all blocks say of each column.
+// A round's scores: the output layer over the windows' frames, what all blocks publish of each column, and what is
+// searched of it. A piece of the output layer publishes its best candidate as soon as it has it, in a key of 8 bytes;
+// what log-probabilities are made from follows, and only the block that writes a slot's results reads that.
 #pragma once
 
 #include "decode/cuda/search.cuh"
 
 namespace prnn::decode_cuda {
 
-// The most probable duration of a column, whose logits the warp's lanes have in their order; the others have
-// -infinity.
+// A column's best candidate over some rows: the highest value, of equal ones the lowest class.
+struct Candidate {
+  static constexpr int kNoKey = static_cast<int>(0x807FFFFF);  // of -infinity
+  static constexpr int kNotFinite = 0x7FFFFFFF;                // a logit is NaN or +infinity
+  static constexpr int kNoPlace = 0xFFFF;
+
+  int key = kNoKey, place = kNoPlace;
+  float logit = kNever;
+
+  __device__ __forceinline__ void take(float value, float its_logit, int its_place) {
+    int its_key = ordered(value);
+    if (!(its_logit < INFINITY)) its_key = kNotFinite;
+    const bool is_candidate = its_key == kNotFinite || (its_logit != kNever && value == value);
+    if (is_candidate && (its_key > key || (its_key == key && its_place < place)))
+      key = its_key, place = its_place, logit = its_logit;
+  }
+
+  // That of all lanes.
+  __device__ __forceinline__ void take_over_warp() {
+    const int best = __reduce_max_sync(kWholeWarp, key);
+    const int own_place = key == best ? place : 0x7FFFFFFF;
+    place = __reduce_min_sync(kWholeWarp, own_place);
+    const unsigned lanes = __ballot_sync(kWholeWarp, own_place == place);
+    logit = __shfl_sync(kWholeWarp, logit, __ffs(static_cast<int>(lanes)) - 1);
+    key = best;
+  }
+};
+
+// A key: the candidate's as an unsigned number, the classes below it, and the lower half of the round's number. The
+// largest key of a column is that of its best candidate.
+__device__ __forceinline__ TaggedWord key_of(const Candidate& candidate, uint32_t round) {
+  return static_cast<TaggedWord>(static_cast<uint32_t>(candidate.key) ^ 0x80000000u) << 32 |
+         static_cast<uint32_t>(Candidate::kNoPlace - candidate.place) << 16 | (round & 0xFFFF);
+}
+__device__ __forceinline__ Candidate candidate_of(TaggedWord key) {
+  Candidate candidate;
+  candidate.key = static_cast<int>(static_cast<uint32_t>(key >> 32) ^ 0x80000000u);
+  candidate.place = Candidate::kNoPlace - static_cast<int>(key >> 16 & 0xFFFF);
+  return candidate;
+}
+
+// Publishes the best of all lanes' candidates of the warp's columns, then the logarithms of sums.
 template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void Search<T, COLUMN_TILES>::publish_duration(ColumnPart* parts, float logit,
-                                                                          int place) const {
-  Summary all[1];
-  all[0].add(logit);
-  all[0].take(logit, logit, place);
-  summarise_over_lanes<32>(all);
-  const bool exists = all[0].place >= 0 && all[0].place < kTileRows;
-  if (lane == 0)
-    publish_part(parts + p.entries + 1,
-                 {all[0].value - all[0].log_sum(), 0, 0, place_and_round(exists ? all[0].place : 0)});
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::publish_keys(Candidate (&candidates)[COLUMN_TILES],
+                                                                      int entry) const {
+  TaggedWord own = 0;
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+    candidates[c].take_over_warp();
+    const TaggedWord key = key_of(candidates[c], round);
+    if (lane == c) own = key;
+  }
+  publish_word(lane < COLUMN_TILES, keys_of(warp + lane % COLUMN_TILES * kWarps, round) + entry, own);
+}
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ void Search<T, COLUMN_TILES>::publish_sums(const Candidate (&candidates)[COLUMN_TILES],
+                                                                      LogSum (&log_sums)[COLUMN_TILES],
+                                                                      int entry) const {
+  add_up_over_lanes<32>(log_sums);
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+    if (lane == 0)
+      publish_part(parts_of(warp + c * kWarps, round) + entry, {log_sums[c].log_sum(), candidates[c].logit, 0, round});
+  }
 }
 
 // The own rows of the output layer, and what each piece of them says of each column.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
   const Share own = tiles[kOutput].share;
-  const float* const results = floats(p.shared.results);
   const float* const bias = floats(p.shared.output_bias);
-  const int classes = static_cast<int>(p.model.classes);
-  ColumnPart* const parts = parts_of_round();
+  const int classes = static_cast<int>(p.model.classes), blank = static_cast<int>(p.model.blank);
   const int together = p.tiles[kOutput].together;
-  const auto publish = [&](Summary(&summaries)[COLUMN_TILES], int entry) {
-    summarise_over_lanes<32>(summaries);
-#pragma unroll
-    for (int c = 0; c < COLUMN_TILES; ++c) {
-      const Summary& piece = summaries[c];
-      if (lane == 0) {
-        publish_part(parts + (warp + c * kWarps) * (p.entries + 2) + entry,
-                     {piece.value, piece.logit, piece.log_sum(), place_and_round(piece.place & 0xFFFF)});
-      }
-      summaries[c] = {};
-    }
-  };
-  Summary summaries[COLUMN_TILES];
-  multiply_rows<T, COLUMN_TILES, false>(
+  Candidate candidates[COLUMN_TILES];
+  LogSum log_sums[COLUMN_TILES];
+  multiply_rows<T, COLUMN_TILES>(
       tiles[kOutput], shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride, sums(),
-      floats(p.shared.results), kResultsStride, [&](int tile, int rows) {
+      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
         const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
-        const int next_tile = tile + rows / kTileRows;
-        const bool is_row = lane < rows, is_class = is_row && row < classes;
+        const int next_tile = tile + rows / kTileRows, entry = (own.first + tile) / together;
+        const bool is_row = lane < rows, is_class = is_row && row < classes && row != blank;
+        const bool ends = next_tile % together == 0 || next_tile == own.count;
+        const float own_bias = is_row ? bias[own_row] : 0;
+        float logits[COLUMN_TILES];
 #pragma unroll
         for (int c = 0; c < COLUMN_TILES; ++c) {
           const int column = warp + c * kWarps;
-          const float logit = is_row ? results[lane * kResultsStride + column] + bias[own_row] : 0;
-          if (is_class && row == p.model.blank)
-            publish_part(parts + column * (p.entries + 2) + p.entries, {logit, 0, 0, place_and_round(0)});
-          if (is_class && row != p.model.blank) {
-            summaries[c].add(logit);
-            summaries[c].take(logit + gain(column, row), logit, row);
-          }
+          logits[c] = of_pass(lane, column) + own_bias;
+          publish_word(is_row && row == blank, keys_of(column, round) + p.entries,
+                       static_cast<TaggedWord>(__float_as_uint(logits[c])) << 32 | (round & 0xFFFF));
+          if (is_class) candidates[c].take(logits[c] + gain(column, row), logits[c], row);
         }
-        if (next_tile % together == 0 || next_tile == own.count) publish(summaries, (own.first + tile) / together);
+        if (ends) publish_keys(candidates, entry);
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; ++c) {
+          if (is_class) log_sums[c].add(logits[c]);
+        }
+        if (ends) {
+          publish_sums(candidates, log_sums, entry);
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) candidates[c] = {}, log_sums[c] = {};
+        }
         if (own.first + next_tile <= p.class_tiles) return;
         const int duration = row - p.class_tiles * kTileRows;
-        const bool is_duration = is_row && duration >= 0 && duration < p.model.durationCount;
-#pragma unroll 1
-        for (int column = warp; column < kColumns; column += kWarps) {
-          const float logit = is_duration ? results[lane * kResultsStride + column] + bias[own_row] : kNever;
-          publish_duration(parts + column * (p.entries + 2), logit, duration);
+        Candidate durations[COLUMN_TILES];
+        LogSum sums_of_durations[COLUMN_TILES];
+        if (is_row && duration >= 0 && duration < p.model.durationCount) {
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) {
+            durations[c].take(logits[c], logits[c], duration);
+            sums_of_durations[c].add(logits[c]);
+          }
         }
+        publish_keys(durations, p.entries + 1);
+        publish_sums(durations, sums_of_durations, p.entries);
       });
-  if (own.count == 0) publish(summaries, turn_of(p.tiles[kOutput], p.blocks, block));
+  if (own.count == 0) {
+    const int entry = turn_of(p.tiles[kOutput], p.blocks, block);
+    publish_keys(candidates, entry);
+    publish_sums(candidates, log_sums, entry);
+  }
 }
 
-// Waits for what all blocks say of the columns that have frames, and of column 0, so that in every round every block
-// has heard of every other.
+// Waits for the keys that all blocks publish of the columns that have frames, and of column 0, so that in every round
+// every block has heard of every other. Some lanes read those of a column, and find what is searched of it.
 template <class T, int COLUMN_TILES>
-__device__ __forceinline__ bool Search<T, COLUMN_TILES>::gather_parts() {
-  const int of_column = static_cast<int>(p.parts_of_column.divisor);
-  const ColumnPart* const parts = parts_of_round();
-  gather(
-      kColumns * of_column,
-      [&](int i) -> const void* {
-        const int column = quotient(i, p.parts_of_column);
-        return column == 0 || has_frame(column) ? parts + i + column * (p.entries + 2 - of_column) : nullptr;
-      },
-      [](const void* from) { return load_part(from); },
-      [&](const TwoLongs& v) { return (static_cast<uint32_t>(v.second >> 32) & 0xFFFF) == (round & 0xFFFF); },
-      [&](int i, const TwoLongs& v) {
-        const int column = quotient(i, p.parts_of_column);
-        reinterpret_cast<TwoLongs*>(memory + p.shared.sums)[i + column * (p.entries + 2 - of_column)] = v;
-      },
-      p.timed_out, timed_out);
-  return __syncthreads_or(timed_out) == 0;
-}
-
-// Puts together each column from all blocks' parts; kColumnLanes lanes for each, whatever the number of columns, so
-// that the sums have one order.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void Search<T, COLUMN_TILES>::read_columns() {
-  constexpr int kColumnLanes = 8, kPerWarp = 32 / kColumnLanes;
-  for (int first = warp; first < kColumns; first += kPerWarp * kWarps) {
-    const int column = first + lane / kColumnLanes * kWarps;
-    const bool is_wanted = column < kColumns && has_frame(column);
-    const ColumnPart* const parts =
-        reinterpret_cast<const ColumnPart*>(memory + p.shared.sums) + column * (p.entries + 2);
-    Summary summaries[1];
-    Summary& summary = summaries[0];
-    if (is_wanted) {
-#pragma unroll 4
-      for (int b = lane % kColumnLanes; b < p.entries; b += kColumnLanes) {
-        const ColumnPart part = parts[b];
-        summary.take(part.best, part.logit, static_cast<int>(part.place_and_round >> 16));
-        summary.largest = fmaxf(summary.largest, part.log_sum);
-      }
-#pragma unroll 4
-      for (int b = lane % kColumnLanes; b < p.entries; b += kColumnLanes) {
-        const float log_sum = parts[b].log_sum;
-        if (log_sum != kNever) summary.sum += expf(log_sum - summary.largest);
+__device__ __forceinline__ bool Search<T, COLUMN_TILES>::read_keys() {
+  constexpr int kColumnLanes = COLUMN_TILES == 1 ? 32 : COLUMN_TILES == 2 ? 16 : 8, kBatch = 3;
+  const int column = warp + lane / kColumnLanes * kWarps, own_lane = lane % kColumnLanes;
+  const bool has_durations = p.model.durationCount > 0;
+  const int count = p.entries + (has_durations ? 2 : 1), pairs = (count + 1) / 2;
+  const bool is_wanted = column < kColumns && (column == 0 || has_frame(column));
+  const TaggedWord* const keys = keys_of(is_wanted ? column : 0, round);
+  const auto is_of_round = [&](TaggedWord key) { return ((static_cast<uint32_t>(key) ^ round) & 0xFFFF) == 0; };
+  TaggedWord best = 0, blank_key = 0, duration_key = 0;
+#pragma unroll 1
+  for (int first = own_lane; first - own_lane < pairs; first += kBatch * kColumnLanes) {
+    TwoLongs words[kBatch] = {};
+    const auto has_arrived = [&](int k) {
+      const int i = first + k * kColumnLanes;
+      return !is_wanted || i >= pairs ||
+             (is_of_round(words[k].first) && (2 * i + 1 >= count || is_of_round(words[k].second)));
+    };
+    wait_together<kBatch>(
+        has_arrived, [&](int k) { words[k] = load_tagged(keys + 2 * (first + k * kColumnLanes)); }, p.timed_out,
+        timed_out);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+#pragma unroll
+      for (int w = 0; w < 2; ++w) {
+        const int entry = 2 * (first + k * kColumnLanes) + w;
+        const TaggedWord key = w == 0 ? words[k].first : words[k].second;
+        if (entry < p.entries && key > best) best = key;
+        if (entry == p.entries) blank_key = key;
+        if (entry == p.entries + 1) duration_key = key;
       }
     }
-    summarise_over_lanes<kColumnLanes>(summaries);
-    if (!is_wanted || lane % kColumnLanes != 0) continue;
-    const float others = summary.log_sum(), blank = parts[p.entries].best, all = add_logs(others, blank);
-    Column found = {-1, 1, blank - all, 0, 0, 0};
-    if (!(fabsf(all) < INFINITY)) {
-      found.log_prob = kNever;
-    } else {
-      if (summary.value > blank || (summary.value == blank && summary.place < p.model.blank)) {
-        found.symbol = summary.place;
-        found.duration = 0;
-        found.log_prob = summary.logit - all;
-        found.confidence = summary.logit - others;
-        found.gain = gain(column, summary.place);
-      }
-      if (p.model.durationCount > 0) {
-        const ColumnPart part = parts[p.entries + 1];
-        const bool is_number = fabsf(part.best) < INFINITY;
-        found.duration_log_prob = is_number ? part.best : kNever;
-        const int duration = is_number ? p.model.durations[part.place_and_round >> 16] : 1;
+  }
+#pragma unroll
+  for (int bits = kColumnLanes / 2; bits > 0; bits /= 2) {
+    const TaggedWord other = __shfl_xor_sync(kWholeWarp, best, bits);
+    if (other > best) best = other;
+  }
+  const int of_column = lane - own_lane;
+  const float blank = __uint_as_float(
+      __shfl_sync(kWholeWarp, static_cast<uint32_t>(blank_key >> 32), of_column + p.entries / 2 % kColumnLanes));
+  duration_key = __shfl_sync(kWholeWarp, duration_key, of_column + (p.entries + 1) / 2 % kColumnLanes);
+  if (is_wanted && own_lane == 0) {
+    const Candidate candidate = candidate_of(best);
+    const bool is_finite =
+        candidate.key != Candidate::kNotFinite && blank < INFINITY &&
+        (candidate.place != Candidate::kNoPlace || candidate.key != Candidate::kNoKey || blank != kNever);
+    Column found = {-1, 1};
+    if (is_finite) {
+      const float value = from_ordered(candidate.key);
+      if (value > blank || (value == blank && candidate.place < p.model.blank)) found = {candidate.place, 0};
+      if (has_durations) {
+        const Candidate of_durations = candidate_of(duration_key);
+        const bool is_number = of_durations.key != Candidate::kNotFinite && of_durations.place != Candidate::kNoPlace;
+        const int duration = is_number ? p.model.durations[of_durations.place] : 1;
         found.duration = found.symbol < 0 ? max(1, duration) : duration;
       }
     }
     columns[column] = found;
   }
+  return __syncthreads_or(timed_out) == 0;
+}
+
+// The log-probabilities of a column of the last round, which has found this, from all pieces' parts; by kColumnLanes
+// lanes for each column, whatever the number of columns, so that the sums have one order. `log_sums`: room for a float
+// of each piece. Lanes whose column is not wanted only take part.
+template <class T, int COLUMN_TILES>
+__device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int column, const Column& found, int node,
+                                                                          uint32_t of_round, float* log_sums,
+                                                                          bool is_wanted) {
+  constexpr int kColumnLanes = 8, kBatch = 5;
+  const int own_lane = lane % kColumnLanes;
+  const ListPart* const parts = parts_of(column, of_round);
+  const auto first_of = [](const TwoLongs& part) { return __uint_as_float(static_cast<uint32_t>(part.first)); };
+  const auto second_of = [](const TwoLongs& part) { return __uint_as_float(static_cast<uint32_t>(part.first >> 32)); };
+  // After the parts of the pieces comes that of the durations.
+  const int count = p.entries + (p.model.durationCount > 0 ? 1 : 0);
+  const int entry = found.symbol < 0 ? -1 : found.symbol / kTileRows / p.tiles[kOutput].together;
+  LogSum all[1];
+  float logit = 0, duration_log_prob = 0;
+#pragma unroll 1
+  for (int first = own_lane; first - own_lane < count; first += kBatch * kColumnLanes) {
+    TwoLongs pieces[kBatch] = {};
+    const auto has_arrived = [&](int k) {
+      return !is_wanted || first + k * kColumnLanes >= count ||
+             static_cast<uint32_t>(pieces[k].second >> 32) == of_round;
+    };
+    wait_together<kBatch>(
+        has_arrived, [&](int k) { pieces[k] = load_part(parts + first + k * kColumnLanes); }, p.timed_out, timed_out);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int b = first + k * kColumnLanes;
+      if (b == p.entries) duration_log_prob = second_of(pieces[k]) - first_of(pieces[k]);
+      if (!is_wanted || b >= p.entries) continue;
+      log_sums[b] = first_of(pieces[k]);
+      if (b == entry) logit = second_of(pieces[k]);
+      all[0].largest = fmaxf(all[0].largest, log_sums[b]);
+    }
+  }
+#pragma unroll 1
+  for (int b = own_lane; is_wanted && b < p.entries; b += kColumnLanes) {
+    if (log_sums[b] != kNever) all[0].sum += expf(log_sums[b] - all[0].largest);
+  }
+  add_up_over_lanes<kColumnLanes>(all);
+  logit = __shfl_sync(kWholeWarp, logit, lane - own_lane + max(entry, 0) % kColumnLanes);
+  duration_log_prob = __shfl_sync(kWholeWarp, duration_log_prob, lane - own_lane + p.entries % kColumnLanes);
+  const float others = all[0].log_sum();
+  const TwoLongs with_blank = load_tagged(keys_of(column, of_round) + p.entries / 2 * 2);
+  const TaggedWord blank_key = p.entries % 2 == 0 ? with_blank.first : with_blank.second;
+  const float blank = __uint_as_float(static_cast<uint32_t>(blank_key >> 32));
+  const float together = add_logs(others, blank);
+  ColumnScores scores = {blank - together, 0, 0, 0};
+  if (!(fabsf(together) < INFINITY)) {
+    scores.log_prob = kNever;
+    return scores;
+  }
+  if (found.symbol >= 0) {
+    scores = {logit - together, logit - others, 0, 0};
+    if (p.bias.nodes > 0) scores.gain = static_cast<const float*>(p.bias.gains)[node * p.model.classes + found.symbol];
+  }
+  if (p.model.durationCount > 0)
+    scores.duration_log_prob = fabsf(duration_log_prob) < INFINITY ? duration_log_prob : kNever;
+  return scores;
 }
 
 }  // namespace prnn::decode_cuda

@@ -6,9 +6,9 @@
 
 namespace prnn::decode_cuda {
 
-// The work of the predictor of a slot's utterance in a round: nothing; reads the blank from a zero state; takes the
-// state of a stream; reads the symbol that was emitted.
-enum class Step : int { kNone, kBegin, kResume, kAdvance };
+// The work of the predictor of a slot's utterance in a round: nothing; takes the state of a stream; reads the blank
+// from a zero state; reads the symbol that was emitted.
+enum class Step : int { kNone, kResume, kBegin, kAdvance };
 
 // A predictor's state that is searched with.
 struct SlotState {
@@ -29,6 +29,7 @@ struct SlotState {
 struct Slot : SlotState {
   static constexpr bool kHasParents = false;
   int in_frame;  // symbols emitted at this frame
+  int begins;    // nothing has been searched; `score` is that of the frames before
 
   // The slot whose state it goes on from.
   __device__ __forceinline__ int parent(int own) const { return own; }
@@ -37,12 +38,17 @@ struct Slot : SlotState {
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
 
-// The scores of a frame of an utterance.
-struct alignas(16) Column {
+// What is searched of a frame of an utterance.
+struct alignas(8) Column {
   int symbol;  // -1: a blank
   int duration;
-  float log_prob, confidence, duration_log_prob, gain;
 };
 static_assert(sizeof(Column) <= kColumnBytes);
+
+// Its log-probabilities, and a phrase bias's gain.
+struct ColumnScores {
+  float log_prob, confidence, duration_log_prob, gain;
+};
+static_assert(sizeof(ColumnScores) <= kColumnScoresBytes);
 
 }  // namespace prnn::decode_cuda
