@@ -78,7 +78,7 @@ PRNN_API prnnStatus_t prnnInitTransducerModel(prnnTransducerModel_t* model);
 
 /* The weights of a model. Biases may be NULL: zeros. */
 typedef struct {
-  const void* encoderWeight; /* {J, E}; NULL: E is J, and frames are x already */
+  const void* encoderWeight; /* {J, E}; NULL, as a CUDA handle wants it: E is J, and frames are x already */
   const void* encoderBias;   /* {J}; NULL if encoderWeight is */
   const void* embedding;     /* LSTM, GRU: {V, I}; STATELESS: {context, V, H}, that of the oldest symbol first */
   const void* inputWeights[PRNN_MAX_PREDICTOR_LAYERS];     /* {G H, I}, then {G H, H}: G is 4 (LSTM) or 3 (GRU) */
