@@ -302,7 +302,7 @@ class Prefetcher:
                 self._thread, self._following = None, None
 
     def _prepared(self) -> _Prepared | None:
-        """What the thread has prepared, or, if it has not begun, what is prepared now; None at the end."""
+        """The batch that the thread has prepared, or, if it has not begun, one prepared now; None at the end."""
         following, self._following = self._following, None
         return self._sent(self._waited_for) if following is None else self._waited_for(following.result)
 

@@ -56,10 +56,10 @@ struct Group {
   __device__ __forceinline__ float* sums() const { return floats(p.shared.sums); }
   __device__ __forceinline__ bool is_recurrent() const { return p.layers > 0; }
   __device__ __forceinline__ int top() const { return p.layers > 1 ? 1 : 0; }
-  // Of the slots of the first column tile.
+  // The last slot of the first column tile.
   __device__ __forceinline__ int last_slot() const { return min(p.slots, kTileColumns) - 1; }
   __device__ __forceinline__ int words(int elements) const { return elements / kPerWord; }
-  // Whose results this block writes: a slot's, or those of what a search has instead.
+  // Whether this block writes the results of a slot, or of what a search has in place of slots.
   __device__ __forceinline__ bool writes(int slot) const { return block == slot % p.blocks; }
   __device__ __forceinline__ bool advances(int s) const { return slots[s].step > Step::kResume; }
   __device__ __forceinline__ const BlockTiles& units_of(int layer) const {

@@ -75,7 +75,7 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     }
   }
 
-  // What is left of it after its last round, by one thread.
+  // Writes an utterance's results and state after its last round, by one thread.
   __device__ __forceinline__ void write_end(const Slot& slot, int frame, int count, double score) const {
     p.outputs.counts[slot.utterance] = count;
     if (p.outputs.scores != nullptr) p.outputs.scores[slot.utterance] = score;

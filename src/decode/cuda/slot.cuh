@@ -33,19 +33,19 @@ struct Slot : SlotState {
 
   // The slot whose state it goes on from.
   __device__ __forceinline__ int parent(int own) const { return own; }
-  // Where its state goes.
+  // The stream whose state it replaces.
   __device__ __forceinline__ int stream_after() const { return stream; }
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
 
-// What is searched of a frame of an utterance.
+// The symbol found in a column.
 struct alignas(8) Column {
   int symbol;  // -1: a blank
   int duration;
 };
 static_assert(sizeof(Column) <= kColumnBytes);
 
-// Its log-probabilities, and a phrase bias's gain.
+// The log-probabilities of a column's symbol, and a phrase bias's gain.
 struct ColumnScores {
   float log_prob, confidence, duration_log_prob, gain;
 };
