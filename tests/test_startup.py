@@ -1,6 +1,7 @@
 """How the command line begins: without torch where it only prints, with a hint after a mistake, and completed by a
 shell."""
 
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,22 @@ def test_what_begins_without_torch_has_it_at_its_first_use(argument: str) -> Non
 def test_what_was_probably_meant(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
+    assert capsys.readouterr().err.endswith(f"{hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("epoch: 3", "Option 'epoch' is not accepted; did you mean epochs?"),
+        ("model: {encoder_layer: 3}", "did you mean model.encoder_layers?"),
+    ],
+)
+def test_what_a_configuration_probably_meant(
+    text: str, hint: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my.yaml").write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "--config", str(tmp_path / "my.yaml"), "--manifest", "a", "--valid", "b"])
     assert capsys.readouterr().err.endswith(f"{hint}\n")
 
 
