@@ -59,6 +59,18 @@ elif not TYPE_CHECKING:
 
 from prnn._C import __version__
 
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Imports a package that not every program needs at its first use, so that `import prnn` is enough for it."""
+        import importlib
+        import sys
+
+        if name in ("asr", "compat", "jax"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+
+
 __all__ = [
     "CTCLoss",
     "Hypothesis",

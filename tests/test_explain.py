@@ -147,7 +147,7 @@ def test_every_recurrent_layer_of_a_model_in_order() -> None:
     ("changes", "error", "message"),
     [
         ({"module": 3}, TypeError, "module is a int; it must be a torch.nn.Module"),
-        ({"batch": "x"}, TypeError, "batch is 'x'; it must be a number of sequences or their lengths"),
+        ({"batch": "x"}, TypeError, "batch is 'x'; .* sequences, their lengths, or a tensor"),
         ({"batch": 0}, ValueError, "batch is 0; it must be at least 1"),
         ({"batch": [3, 0]}, ValueError, r"batch is \[3, 0\]; lengths must be at least 1"),
         ({"batch": []}, ValueError, r"batch is \[\]; there must be at least one sequence"),

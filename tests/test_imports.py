@@ -18,6 +18,19 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
+PACKAGES = """
+import sys, prnn
+print(sorted(name for name in ("prnn.asr", "prnn.compat", "prnn.jax") if name in sys.modules))
+print(prnn.compat.install.__name__, prnn.asr.__name__)
+print(hasattr(prnn, "nothing"))
+"""
+
+
+def test_packages_are_imported_at_their_first_use() -> None:
+    done = subprocess.run([sys.executable, "-c", PACKAGES], capture_output=True, text=True)
+    assert done.stdout == "[]\ninstall prnn.asr\nFalse\n", done.stderr
+
+
 def test_layers_without_torch_compile() -> None:
     subprocess.run([sys.executable, "-c", CALLS], check=True)
 
