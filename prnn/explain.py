@@ -143,16 +143,16 @@ def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     """Sequences of each timestep. A number alone is one of long sequences."""
     values = batch.tolist() if isinstance(batch, Tensor) else batch
-    refused = f"batch is {batch!r}; it must be a number of sequences, their lengths, or a tensor that the model takes"
-    if isinstance(values, str | bytes | bool):
-        raise TypeError(refused)
     try:
+        if isinstance(values, str | bytes | bool):
+            raise TypeError
         if not isinstance(values, Sequence):
             number = _checked(index(values), batch, "it")
             return [number] * min(_LONG, _MOST // number)
         lengths = [_checked(index(length), batch, "lengths") for length in values]
     except TypeError:
-        raise TypeError(refused) from None
+        accepted = "a number of sequences, their lengths, or a tensor that the model takes"
+        raise TypeError(f"batch is {batch!r}; it must be {accepted}") from None
     if not lengths:
         raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
