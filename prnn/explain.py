@@ -151,8 +151,7 @@ def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
             return [number] * min(_LONG, _MOST // number)
         lengths = [_checked(index(length), batch, "lengths") for length in values]
     except TypeError:
-        accepted = "a number of sequences, their lengths, or a tensor that the model takes"
-        raise TypeError(f"batch is {batch!r}; it must be {accepted}") from None
+        raise TypeError(f"batch is {batch!r}; it must be a number of sequences, their lengths, or a tensor") from None
     if not lengths:
         raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
