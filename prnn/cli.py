@@ -64,8 +64,8 @@ def _run(arguments: Sequence[str]) -> int:
     except CommandError as error:
         print(f"prnn: {_one_line(str(error))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("prnn: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"prnn: interrupted{f'; {_one_line(str(error))}' if str(error) else ''}", file=sys.stderr)
         return 130
     return 0
 

@@ -22,6 +22,12 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.configuration import parse
 
         options, restart, progress = parse(arguments.arguments)
+        from prnn.asr.folder import last_checkpoint
         from prnn.asr.training import train  # takes seconds, which a wrong option need not wait for
 
-        train(options, restart=restart, progress=progress)
+        try:
+            train(options, restart=restart, progress=progress)
+        except KeyboardInterrupt as error:
+            last = last_checkpoint(options.output)
+            command = f"the same command{' without --restart' if restart else ''}"
+            raise KeyboardInterrupt(f"{command} goes on from {last}" if last.exists() else "") from error
