@@ -127,6 +127,7 @@ template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uint32_t columns, int last_column,
                                                     int stride, float* results, int results_stride) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
+  constexpr int kAhead = sizeof(T) == sizeof(float) ? kWarps / 2 : kWarps;  // k-tiles of weights in registers at once
   const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
 #pragma unroll 1
   for (int tile = warp; tile < tiles.share.count; tile += kWarps) {
@@ -134,20 +135,26 @@ __device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uin
     float sums[kWarps][COLUMN_TILES][4] = {};
 #pragma unroll 1
     for (int first = 0; first < k_tiles; first += kWarps) {
-      uint4 operands[kWarps][2];
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) {
-        if (first + i >= k_tiles) continue;
-        operands[i][0] = weights[(first + i) * kTileVecs + lane];
-        operands[i][1] = weights[(first + i) * kTileVecs + 32 + lane];
-      }
+      for (int begin = 0; begin < kWarps; begin += kAhead) {
+        uint4 operands[kAhead][2];
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) {
-        if (first + i >= k_tiles) continue;
+        for (int i = 0; i < kAhead; ++i) {
+          const int k = first + begin + i;
+          if (k >= k_tiles) continue;
+          operands[i][0] = weights[k * kTileVecs + lane];
+          operands[i][1] = weights[k * kTileVecs + 32 + lane];
+        }
 #pragma unroll
-        for (int c = 0; c < COLUMN_TILES; ++c) {
-          const uint4 states = load_shared(own_column + c * kTileColumns * stride + (first + i) * kKTileBytes);
-          multiply_k_tile<T, true>(sums[i][c], sums[i][c], operands[i][0], operands[i][1], states);
+        for (int i = 0; i < kAhead; ++i) {
+          const int k = first + begin + i;
+          if (k >= k_tiles) continue;
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) {
+            const uint4 states = load_shared(own_column + c * kTileColumns * stride + k * kKTileBytes);
+            float (&sum)[4] = sums[begin + i][c];
+            multiply_k_tile<T, true>(sum, sum, operands[i][0], operands[i][1], states);
+          }
         }
       }
     }
