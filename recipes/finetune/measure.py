@@ -1,6 +1,6 @@
 """Time and memory of a training step of Parakeet-TDT 0.6B's shape, with random weights, AdamW and bfloat16: with
-Transformers as it comes, with prnn's loss of the logits, with prnn's loss without logits, and on a GPU with CUDA graphs
-of the encoder's layers, too, each in a process of its own.
+Transformers as it comes, with prnn's loss of the logits, and with prnn's loss without logits, each in a process of its
+own.
 
     python -m recipes.finetune.measure
 """
@@ -16,13 +16,10 @@ from collections.abc import Callable
 
 import torch
 
-from recipes.finetune.graphs import GraphedLayers
-
 WAYS = {
     "shipped": "Transformers",
     "logits": "prnn's loss of the logits",
     "fused": "prnn's loss without logits",
-    "graphs": "the same with CUDA graphs of the encoder's layers",
     "encoder": "the encoder alone",
 }
 
@@ -40,7 +37,7 @@ def median_ms(step: Callable[[], object], steps: int, device: torch.device) -> f
 
 
 def measure(way: str, arguments: argparse.Namespace) -> None:
-    if way in ("logits", "fused", "graphs"):
+    if way in ("logits", "fused"):
         import prnn.compat
 
         prnn.compat.install("transformers")
@@ -52,8 +49,6 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     config.encoder_config.num_hidden_layers = arguments.layers
     with device:
         model = ParakeetForTDT(config).to(torch.bfloat16).train()
-    if way == "graphs":
-        GraphedLayers(model.encoder)
     batch, frames = arguments.batch_size, 100 * arguments.seconds
     mels = config.encoder_config.num_mel_bins
     audio = {
@@ -100,8 +95,6 @@ def main() -> None:
     if torch.cuda.is_available():
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments}", flush=True)
     for way in WAYS:
-        if way == "graphs" and not torch.cuda.is_available():
-            continue
         command = [sys.executable, "-m", "recipes.finetune.measure", *sys.argv[1:], "--way", way]
         subprocess.run(command, check=True)
 
