@@ -1,5 +1,5 @@
-// A round's scores: the output layer over the windows' frames, what all blocks publish of each column, and what is
-// searched of it. A piece of the output layer publishes its best candidate as soon as it has it, in a key of 8 bytes;
+// A round's scores: the output layer over the windows' frames, what all blocks publish of each column, and the symbol
+// found in it. A piece of the output layer publishes its best candidate as soon as it has it, in a key of 8 bytes;
 // what log-probabilities are made from follows, and only the block that writes a slot's results reads that.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Candidate {
       key = its_key, place = its_place, logit = its_logit;
   }
 
-  // That of all lanes.
+  // The best candidate of all lanes.
   __device__ __forceinline__ void take_over_warp() {
     const int best = __reduce_max_sync(kWholeWarp, key);
     const int own_place = key == best ? place : 0x7FFFFFFF;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
 }
 
 // Waits for the keys that all blocks publish of the columns that have frames, and of column 0, so that in every round
-// every block has heard of every other. Some lanes read those of a column, and find what is searched of it.
+// every block has heard of every other. Some lanes read those of a column, and find its symbol.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ bool Search<T, COLUMN_TILES>::read_keys() {
   constexpr int kColumnLanes = COLUMN_TILES == 1 ? 32 : COLUMN_TILES == 2 ? 16 : 8, kBatch = 3;
