@@ -87,8 +87,8 @@ double greedy_round(const SearchPlan& plan, const BatchPlan& batch) {
   return round + std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
 }
 
-// Microseconds of a round of a beam search. By it the chosen plans are within 8 % of the fastest of 390 plans of beams of 2 to
-// 16 that were measured in bfloat16.
+// Microseconds of a round of a beam search. By it the chosen plans are within 8 % of the fastest of 390 plans of beams
+// of 2 to 16 that were measured in bfloat16.
 double beam_round(const SearchPlan& plan, const BatchPlan& batch) {
   constexpr double kBytesOfL2 = 160e3;
   const bool is_float = plan.element_bytes == 4;
