@@ -216,3 +216,12 @@ def test_a_release_has_the_headers_of_the_oldest_jaxlib() -> None:
     (jax,) = map(Requirement, extras["jax"])
     oldest = min(specifier.version for specifier in jax.specifier)
     assert f"\njaxlib=={oldest}.0\n" in (ROOT / "requirements/release.txt").read_text()
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_of_the_test_command_makes_nothing(word: str) -> None:
+    done = subprocess.run(
+        [SCRIPTS / "test", word], env={"PATH": os.environ["PATH"], "PYTHON": "false"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Checks style") and "--full" in done.stdout and "set -e" not in done.stdout
