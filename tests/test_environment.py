@@ -224,4 +224,6 @@ def test_help_of_the_test_command_makes_nothing(word: str) -> None:
         [SCRIPTS / "test", word], env={"PATH": os.environ["PATH"], "PYTHON": "false"}, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Checks style") and "--full" in done.stdout and "set -e" not in done.stdout
+    assert done.stdout.startswith("Checks style")
+    assert "--full" in done.stdout
+    assert "set -e" not in done.stdout
