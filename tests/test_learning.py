@@ -53,6 +53,22 @@ def test_guessing_is_the_entropy_of_the_symbols_seen() -> None:
     assert learning.taken(torch.device("cpu")).tolist() == [0] * 6
 
 
+def test_sums_of_more_batches_than_are_kept() -> None:
+    """A message that is due between two logs takes nothing from the sums of the second."""
+    learning = Learning(OPTIONS, 4)
+    losses, symbols = np.zeros(2), 0
+    for step in range(1, 251):
+        texts = ["ab"] * (1 + step % 3)
+        add(learning, parts(0.5 * step, 0.25 * step), batch(texts))
+        learning.stuck(step)
+        losses += len(texts) * np.array([0.5, 0.25]) * step
+        symbols += 2 * len(texts)
+        if step in (30, 250):
+            expected = [*losses, symbols, symbols, symbols / 2, 0]
+            assert learning.taken(torch.device("cpu")).tolist() == pytest.approx(expected)
+            losses, symbols = np.zeros(2), 0
+
+
 def test_symbols_that_ctc_has_no_frames_for() -> None:
     """Its loss of these utterances is 0, and their symbols do not count to the others' loss."""
     found = batch(["aabb", "abcab", "aab", ""])
