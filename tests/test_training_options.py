@@ -579,3 +579,22 @@ def test_nodes_that_nobody_started(
     message = "torchrun started 2 processes on this node; devices 1 and num_nodes 1 make it 1"
     assert capsys.readouterr().err == f"prnn: {message}\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_gradients_of_several_steps_are_looked_at_at_once(tmp_path: Path) -> None:
+    """As on a GPU: the first step of the latest run of gradients without numbers is known, and how many were skipped."""
+    from prnn.transducer import Transducer
+
+    options = small(tmp_path / "a", tmp_path / "b")
+    model = Transducer.from_config(options.transducer(4, 80))
+    task = TransducerTask(model, FeatureConfig(), CharTokenizer("abc"), options)
+    nan = float("nan")
+    for step, norms, since, skipped in (
+        (4, (1.0, nan, 1.0, nan), 4, 2),
+        (6, (nan, nan), 4, 4),
+        (9, (2.0, float("inf"), nan), 8, 6),
+        (10, (3.0,), 0, 6),
+    ):
+        task._norms += [torch.tensor(norm) for norm in norms]
+        task._look_at_gradients(step)
+        assert (task._bad_since, task._skipped, task._steps, task._norms) == (since, skipped, step, [])
