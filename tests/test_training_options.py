@@ -582,7 +582,7 @@ def test_nodes_that_nobody_started(
 
 
 def test_gradients_of_several_steps_are_looked_at_at_once(tmp_path: Path) -> None:
-    """As on a GPU: the first step of the latest run of gradients without numbers is known, and how many were skipped."""
+    """As on a GPU: the first of the latest gradients without numbers is known, and how many steps were skipped."""
     from prnn.transducer import Transducer
 
     options = small(tmp_path / "a", tmp_path / "b")
