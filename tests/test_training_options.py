@@ -539,7 +539,7 @@ def wait_for_the_end_of_group(group: int) -> None:
 def test_terminated_processes_end_together(
     manifest: Path, tmp_path: Path, devices: int, kill: Callable[[int, int], None]
 ) -> None:
-    """With a status that says so, and without a word; also where those that prepare batches have got the signal."""
+    """With a status and one sentence that say so; also where those that prepare batches have got the signal."""
     more = ["--devices", devices, "--epochs", 10000, "--valid-every", 1, "--workers", 2 - devices]
     arguments = command(manifest, tmp_path / "out", *more)
     with subprocess.Popen(
@@ -550,7 +550,8 @@ def test_terminated_processes_end_together(
         assert any(line.startswith("epoch 1,") for line in process.stdout)
         kill(process.pid, signal.SIGTERM)
         _, errors = process.communicate()
-    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    sentence = f"prnn: terminated; the same command goes on from {tmp_path / 'out/last.ckpt'}\n"
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, sentence)
     wait_for_the_end_of_group(process.pid)
     assert read_checkpoint(tmp_path / "out/last.ckpt")["global_step"] > 0
 
