@@ -7,7 +7,6 @@ import re
 from typing import Annotated, Any, Literal, get_args
 
 from prnn._fields import Within, check_fields, from_plain, shown
-from prnn.transducer.checks import require_durations
 
 EncoderCell = Literal["lstm", "gru", "rnn", "layer_norm_lstm"]
 Norm = Literal["none", "before", "after"]
@@ -23,6 +22,17 @@ LOSSES: tuple[str, ...] = get_args(Loss)
 Size = Annotated[int, Within(1, 2**20)]
 Count = Annotated[int, Within(1, 1000)]
 Weight = Annotated[float, Within(0, 1e6)]
+
+
+def require_durations(durations: object) -> None:
+    """Raise TypeError unless `durations` is a tuple of ints, ValueError unless they are 1 to 16 different ones, none
+    negative or above a million, and one positive."""
+    if not isinstance(durations, tuple) or not all(type(duration) is int for duration in durations):
+        raise TypeError(f"durations is {durations!r}; it must be a tuple of ints")
+    different = len(set(durations)) == len(durations) <= 16
+    if not (different and durations and min(durations) >= 0 and 0 < max(durations) <= 10**6):
+        accepted = "1 to 16 different numbers of frames, none negative or above 1000000, and one positive"
+        raise ValueError(f"durations is {durations}; it must have {accepted}")
 
 
 @dataclasses.dataclass(frozen=True)
