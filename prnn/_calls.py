@@ -18,7 +18,7 @@ from prnn._ops._autocast import cast_weights, casts_of
 from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
-from prnn._ops._layer import EXACT_STEPS, MODES, Config, layer
+from prnn._ops._layer import EXACT_STEPS, Config, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import _PLAIN
 from prnn._ops._precision import allows_tf32_rnn
@@ -71,7 +71,7 @@ class ModuleCalls:
         if self.own is not None:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
-            if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
+            if lie_packed(self.weights, stack, input):
                 self.places = Places(self.weights)
 
     @staticmethod

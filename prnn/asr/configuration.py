@@ -23,7 +23,7 @@ from prnn._suggestion import suggestion
 from prnn.transducer import TransducerConfig
 
 from .augment import Augmentation
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 from .options import TrainingOptions
 
 _DESCRIPTION = """

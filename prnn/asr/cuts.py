@@ -31,7 +31,8 @@ from .cut_files import read_by_libsndfile, require_files
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import fewest_samples, frame_count
-from .features import FeatureConfig, check_recording, compute_features, resampled
+from .feature_config import FeatureConfig
+from .features import check_recording, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .selection import Selection

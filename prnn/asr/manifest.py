@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prnn._fields import Within, shown
 
+from .containers import is_recording
 from .errors import InputError
 
 
@@ -112,6 +113,12 @@ def read_manifest(path: str | Path, channel: int | None = None) -> list[Utteranc
         raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     utterances = []
     with path.open("rb") as file:
+        if is_recording(file.read(16)):
+            raise InputError(
+                f"{path}: a recording, and a manifest is wanted: a text file with a line of JSON for each recording "
+                '({"audio_filepath": "a.wav", "duration": 2.5, "text": "what is said"})'
+            )
+        file.seek(0)
         for number, line in enumerate(file, start=1):
             source = f"{path}, line {number}"
             try:

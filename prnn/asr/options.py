@@ -11,7 +11,7 @@ from prnn._fields import Within, check_fields
 from prnn.transducer import TransducerConfig
 
 from .augment import Augmentation
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 
 _Count = Annotated[int, Within(1, 10**6)]
 _MOST_TIMES = 1000
