@@ -36,7 +36,8 @@ def rows_printed(options: Sequence[str]) -> Iterator[None]:
     if parser.parse_known_args(options)[0].json != "-":
         yield
         return
-    _kept = kept = []
+    kept: list[str] = []
+    _kept = kept
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
