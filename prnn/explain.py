@@ -13,7 +13,7 @@ from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
-from prnn._state_masks import are_kernels_faster, mask_configuration, operator_mode, uses_masks
+from prnn._state_masks import are_kernels_faster, mask_configuration, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -236,8 +236,9 @@ def _explain_layer(
         computed = torch.float32
         notes.append("computed in float32")
     masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer)
-    mode = operator_mode(layer) if masked else layer.mode
-    rnn = _C.Rnn(MODES[mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1))
+    rnn = _C.Rnn(
+        MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1)
+    )
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
         if dtype == torch.float32 and allows_tf32_rnn():

@@ -55,7 +55,8 @@ class TransducerConfig:
         encoder_norm: "before" normalises the inputs of all layers but the first and of feed-forward modules, and the
             encoder's output; "after" the outputs of layers and modules, residuals included (Ba et al. 2016).
         encoder_feedforward: width of a feed-forward module after each layer, as in icefall's LSTM encoder; 0 is none.
-        encoder_zoneout: probability with which an element of h stays as it was, in training; none with a projection.
+        encoder_zoneout: probability with which an element of h stays as it was, in training; none with a projection,
+            and an rnn has none.
         encoder_recurrent_dropout: probability of dropout of h on its way into the recurrent weights, one mask for all
             timesteps, in training; none with a projection.
         encoder_class: "package.module:Class", a class of one's own in the place of prnn's encoder, with a class method
@@ -136,6 +137,8 @@ class TransducerConfig:
             if self.encoder_projection and getattr(self, name):
                 others = f"encoder_projection is {self.encoder_projection}: a projected LSTM has none"
                 raise ValueError(f"{name} is {getattr(self, name)}, but {others}")
+        if self.encoder_zoneout and self.encoder_cell == "rnn":
+            raise ValueError(f"encoder_zoneout is {self.encoder_zoneout}, but encoder_cell is 'rnn', which has none")
         if self.fastemit and self.loss == "pruned":
             raise ValueError(f"fastemit is {self.fastemit}; the {self.loss} loss does not have it")
 
