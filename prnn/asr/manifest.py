@@ -69,8 +69,8 @@ def _parse(line: str, source: str, directory: Path, channel: int | None) -> Utte
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an int of thousands of digits
-        reason = " ".join(str(error).split())
-        raise InputError(f"{source}: not a JSON object ({reason}); a manifest has lines such as {_EXAMPLE}") from error
+        fault = " ".join(str(error).split())
+        raise InputError(f"{source}: not a JSON object ({fault}); a manifest has lines such as {_EXAMPLE}") from error
     if not isinstance(entry, dict):
         raise InputError(f"{source}: not a JSON object but {shown(entry, json.dumps)}")
     for key in ("audio_filepath", "duration", "text"):
