@@ -18,9 +18,9 @@ from prnn._ops._autocast import cast_weights, casts_of
 from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
-from prnn._ops._layer import EXACT_STEPS, MODES, Config, layer
+from prnn._ops._layer import EXACT_STEPS, Config, layer
 from prnn._ops._measured import is_benchmark
-from prnn._ops._operator import _PLAIN
+from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
@@ -71,7 +71,7 @@ class ModuleCalls:
         if self.own is not None:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
-            if config.mode == MODES[module.mode] and lie_packed(self.weights, stack, input):
+            if lie_packed(self.weights, stack, input):
                 self.places = Places(self.weights)
 
     @staticmethod
@@ -79,7 +79,7 @@ class ModuleCalls:
         """The calls of a module; None of one on another device than a CPU or GPU, or with tensors of other classes."""
         weights = module._packed_weights()
         first = weights[0]
-        if not (first.is_cpu or first.is_cuda) or type(first) not in _PLAIN or first.dtype not in DTYPES:
+        if not (first.is_cpu or first.is_cuda) or type(first) not in PLAIN or first.dtype not in DTYPES:
             return None
         return ModuleCalls(module, weights)
 
@@ -112,7 +112,7 @@ class ModuleCalls:
         is_packed = type(input) is PackedSequence
         if is_packed:
             input, batch_sizes, order, back = input
-        if type(input) not in _PLAIN or input.get_device() != self.index or input.is_cpu is not self.is_cpu:
+        if type(input) not in PLAIN or input.get_device() != self.index or input.is_cpu is not self.is_cpu:
             return None
         if input.layout is not _strided or input.is_nested or input.is_neg():
             return None
@@ -123,7 +123,7 @@ class ModuleCalls:
             return None
         is_time_second = False
         if reset is not None:
-            if type(reset) not in _PLAIN or reset.dtype is not _bool or reset.shape != shape[:-1]:
+            if type(reset) not in PLAIN or reset.dtype is not _bool or reset.shape != shape[:-1]:
                 return None
             if reset.get_device() != self.index or reset.layout is not _strided or reset.is_meta:
                 return None
@@ -215,7 +215,7 @@ class ModuleCalls:
         """Whether all, but for None, are plain tensors that hold their values, on the module's device."""
         for tensor in tensors:
             if tensor is not None and (
-                type(tensor) not in _PLAIN
+                type(tensor) not in PLAIN
                 or tensor.get_device() != self.index
                 or tensor.is_cpu is not self.is_cpu
                 or tensor.layout is not _strided

@@ -19,10 +19,7 @@ from prnn._ops._segments import run as run_segments
 from prnn._state_masks import (
     are_in_kernels,
     draw_masks,
-    gru_weights,
-    in_types_of_rnn,
     mask_configuration,
-    operator_mode,
     uses_masks,
 )
 
@@ -55,7 +52,7 @@ def configuration_of(module: Any, return_cells: bool = False, has_reset: bool = 
     """The operator's configuration of a call of a prnn.nn.LSTM, GRU or RNN."""
     zoneout, mask_kinds = mask_configuration(module) if uses_masks(module) else (0.0, 0)
     return Config(
-        MODES[operator_mode(module)],
+        MODES[module.mode],
         module.hidden_size,
         module.proj_size,
         module.num_layers,
@@ -87,9 +84,6 @@ def compute(
     if module.normalize != "none":
         return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
-    is_gru_for_rnn = config.mode != MODES[module.mode]
-    if is_gru_for_rnn:
-        weights = gru_weights(list(weights), module.hidden_size, module.heads)
     zoneout = recurrent = None
     batch = input.size(1) if max_batch is None else max_batch
     if config.zoneout > 0 or config.mask_kinds > 0:
@@ -103,8 +97,7 @@ def compute(
         return _run_segments(config, input, states, weights, layout, options, run)
     if at_reset[0] is not None or at_reset[1] is not None:
         hx, cx = with_reset_states(states)
-    results = run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed), config)
-    return in_types_of_rnn(results, input) if is_gru_for_rnn else results
+    return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed), config)
 
 
 def _run_segments(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 _LEAST_ADDRESS_SPACE = 1_000_000_000  # bytes
 
-# All commands but `run`, which replaces the process by another program.
-_COMPUTING = ("tokenizer", "train", "transcribe", "evaluate", "export", "info", "selftest", "bench", "completion")
+# All commands but `completion`, which prints, and `run`, which replaces the process by another program.
+_COMPUTING = ("tokenizer", "train", "transcribe", "evaluate", "export", "info", "selftest", "bench")
 
 
 def _command_line(argv: Sequence[str], orig_argv: Sequence[str]) -> Sequence[str] | None:
@@ -24,8 +24,7 @@ def is_computing(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
     arguments = _command_line(argv, orig_argv)
     if arguments is None:
         return True
-    # The defaults of train's options are those of classes that need torch.
-    asks_for_help = arguments[1:2] in (["-h"], ["--help"]) and arguments[0] != "train"
+    asks_for_help = arguments[1:2] in (["-h"], ["--help"])
     return arguments[:1] != [] and arguments[0] in _COMPUTING and not asks_for_help
 
 

@@ -20,18 +20,9 @@ __all__ = [
     "check_probability",
     "draw_masks",
     "given",
-    "gru_weights",
-    "in_types_of_rnn",
     "mask_configuration",
-    "operator_mode",
     "uses_masks",
 ]
-
-Results = tuple[Tensor, Tensor, Tensor, Tensor]  # of the operator
-
-# A gate's bias with which its sigmoid is 1 in every type, and with the negative is lost in a sum with what it leaves.
-# With a larger one it, or its products with gradients, would be subnormal numbers, with which a CPU is slow.
-_SATURATES = 44.0
 
 
 def check_probability(value: object, name: str) -> None:
@@ -52,40 +43,6 @@ def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int) -> Non
 def uses_masks(module: Any) -> bool:
     """Whether a call of the prnn.nn.LSTM, GRU or RNN is other than torch.nn's."""
     return module.zoneout > 0 or (module.training and module.recurrent_dropout > 0)
-
-
-def operator_mode(module: Any) -> str:
-    """The cell that computes the prnn.nn.GRU or RNN: a tanh RNN with zoneout is a GRU, with gru_weights()."""
-    mode: str = module.mode
-    return "GRU" if mode == "RNN_TANH" and module.zoneout > 0 else mode
-
-
-def gru_weights(weights: list[Tensor], hidden: int, heads: int) -> list[Tensor]:
-    """An RNN's packed weights as those of a GRU that computes the same: its reset gate is 1, and its update gate, which
-    zoneout sets to 1 where h is to stay, 0. weights: matrices, two for each layer and direction, then as many biases,
-    or, without, all of their zeros in one."""
-    matrices = [weight for weight in weights if weight.dim() > 1]
-    biases = weights[len(matrices) :]
-    if len(biases) < len(matrices):
-        biases = list(biases[0].split(hidden))
-    units = hidden // heads
-    gates = biases[0].new_full((heads, 2, units), _SATURATES)
-    gates[:, 1] = -_SATURATES
-    gates = gates.flatten(1)
-    of_biases = (gates, torch.zeros_like(gates))  # of the input, recurrent
-    by_head = [matrix.reshape(heads, units, -1) for matrix in matrices]
-    return [torch.cat([matrix.new_zeros(heads, 2 * units, matrix.size(2)), matrix], 1) for matrix in by_head] + [
-        torch.cat([of_biases[index % 2], bias.reshape(heads, units)], 1) for index, bias in enumerate(biases)
-    ]
-
-
-def in_types_of_rnn(results: Results, input: Tensor) -> Results:
-    """Converts the results of a GRU that stands for an RNN: under CPU autocast torch's RNN returns other types."""
-    if input.device.type != "cpu" or input.dtype == torch.float64 or not torch.is_autocast_enabled("cpu"):
-        return results
-    dtype = torch.get_autocast_dtype("cpu")
-    output, hy, cy, cells = (result.to(dtype) for result in results)
-    return output, hy, cy, cells
 
 
 def given(module: Any) -> str:

@@ -13,7 +13,7 @@ from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
-from prnn._state_masks import are_kernels_faster, mask_configuration, operator_mode, uses_masks
+from prnn._state_masks import are_kernels_faster, mask_configuration, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -130,6 +130,9 @@ def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor
     if input.dim() < 2 or 0 in input.shape[:2]:
         raise ValueError(f"batch is {found}; an input of the model has at least two dimensions and one sequence")
     kinds = (nn.LayerNormLSTM, *_OURS, *_TORCH)
+    features = _features(module)
+    if features is not None and input.is_floating_point() and input.size(-1) != features:
+        raise ValueError(f"batch is {found}; the model takes {features} features, the last dimension")
     layers = [layer for layer in module.modules() if isinstance(layer, kinds)]
     if input.dim() == 2 and input.is_floating_point():
         steps, batch = (input.size(0), 1) if isinstance(module, kinds) else (_LONG, input.size(0))
@@ -138,6 +141,19 @@ def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor
         if layers and layers[0].batch_first:
             steps, batch = batch, steps
     return [_checked(batch, found, "it")] * min(steps, _LONG)
+
+
+def _features(module: torch.nn.Module) -> int | None:
+    """The size of the last dimension of what a recurrent layer, an encoder of a transducer or a transducer takes; None
+    for other models."""
+    for owner, name in (
+        (module, "input_size"),
+        (module, "feature_dim"),
+        (getattr(module, "encoder", None), "feature_dim"),
+    ):
+        if isinstance(size := getattr(owner, name, None), int):
+            return size
+    return None
 
 
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
@@ -220,8 +236,9 @@ def _explain_layer(
         computed = torch.float32
         notes.append("computed in float32")
     masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer)
-    mode = operator_mode(layer) if masked else layer.mode
-    rnn = _C.Rnn(MODES[mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1))
+    rnn = _C.Rnn(
+        MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1)
+    )
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
         if dtype == torch.float32 and allows_tf32_rnn():

@@ -81,8 +81,6 @@ class RNN(_SingleState):
         heads: blocks of the recurrent weights, which are block-diagonal: each of H / heads units has its own and sees
             the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
             and the rows of weight_ih and of the biases are head after head, gates within each.
-        zoneout: as GRU's, of "tanh" alone: such a layer is computed as a GRU whose reset gate is 1 and whose update
-            gate is the mask, with three times the arithmetic.
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
             all timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
     """
@@ -102,17 +100,14 @@ class RNN(_SingleState):
         *,
         backend: str = "best",
         heads: int = 1,
-        zoneout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
         mode = f"RNN_{nonlinearity.upper()}"
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        masks: dict[str, Any] = {"zoneout": zoneout, "recurrent_dropout": recurrent_dropout}
-        super().__init__(mode, *layout, device=device, dtype=dtype, backend=backend, heads=heads, **masks)
-        if zoneout > 0 and nonlinearity == "relu":
-            raise ValueError(f"zoneout is {zoneout}, but nonlinearity is 'relu': zoneout is of tanh alone")
+        options: dict[str, Any] = {"heads": heads, "recurrent_dropout": recurrent_dropout}
+        super().__init__(mode, *layout, device=device, dtype=dtype, backend=backend, **options)
         self.nonlinearity = nonlinearity
 
 

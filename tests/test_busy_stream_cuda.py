@@ -11,7 +11,7 @@ from torch import Tensor
 
 import prnn
 from prnn.asr.fbank import Fbank
-from prnn.asr.features import FeatureConfig
+from prnn.asr.feature_config import FeatureConfig
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from prnn._extras import install_command
 from prnn.asr import Recogniser, compute_features
 from prnn.asr.audio import read_audio
+from prnn.bench.json_rows import rows_printed, write_rows
 from prnn.cli import build_parser, main
 
 
@@ -514,3 +515,26 @@ def test_bench_writes_json(tmp_path: Path, arguments: str, rows: int | None) -> 
         times = [value for name, value in row.items() if isinstance(value, float)]
         assert times
         assert min(times) > 0
+
+
+def test_bench_prints_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that are written one after the other, all once, and nothing else."""
+    monkeypatch.setattr(sys, "argv", ["prnn"])
+    threads = ["--threads", str(torch.get_num_threads())]
+    options = "--steps 2 --seconds 0.01 --cells LSTM --hidden 8 --batch 1 2 --what inference --json -"
+    assert main(["bench", "--device", "cpu", "rnn", *threads, *options.split()]) == 0
+    printed, table = capsys.readouterr()
+    assert [row["batch"] for row in json.loads(printed)["rows"]] == [1, 2]
+    assert "| cell | H | N |" in table
+
+
+def test_bench_prints_rows_before_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    def measures() -> None:
+        with rows_printed(["--json=-"]):
+            write_rows("-", [1], "CPU")
+            write_rows("-", [1, 2], "CPU")
+            raise ValueError("a later row")
+
+    with pytest.raises(ValueError, match="a later row"):
+        measures()
+    assert json.loads(capsys.readouterr().out)["rows"] == [1, 2]

@@ -55,7 +55,7 @@ def test_losses(case: str) -> None:
         prnn.nn.GRU(3, 4, bias=False, bidirectional=True),
         prnn.nn.GRU(3, 4, heads=2),
         prnn.nn.LSTM(3, 4, zoneout=0.1, recurrent_dropout=0.2),
-        prnn.nn.RNN(3, 4, zoneout=0.1, recurrent_dropout=0.2),
+        prnn.nn.RNN(3, 4, recurrent_dropout=0.2),
         prnn.nn.LayerNormLSTM(3, 4, num_layers=2, dropout=0.1, zoneout=0.1, recurrent_dropout=0.1),
     ],
     ids=str,

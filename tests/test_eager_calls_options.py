@@ -56,6 +56,8 @@ def results_and_loss(
 def test_calls_with_options_have_the_same_bits(
     cell: str, options: dict[str, Any], has_reset: bool, layout: str, served: list[bool]
 ) -> None:
+    if cell == "RNN":
+        options = {name: value for name, value in options.items() if name != "zoneout"}
     module = small(cell, **options).train()
     x, states = data_of(module, batch=None if layout == "one sequence" else 3)
     given = options_of_a_call(x, states, layout, has_reset)

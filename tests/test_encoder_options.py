@@ -242,6 +242,10 @@ def test_a_config_carries_them() -> None:
             r"encoder_zoneout is 0\.1, but encoder_projection is 9: a projected LSTM has none",
         ),
         (
+            {"encoder_zoneout": 0.1, "encoder_cell": "rnn"},
+            r"encoder_zoneout is 0\.1, but encoder_cell is 'rnn', which has none",
+        ),
+        (
             {"encoder_recurrent_dropout": 0.1, "encoder_projection": 9},
             r"encoder_recurrent_dropout is 0\.1, but encoder_projection is 9: a projected LSTM has none",
         ),

@@ -13,6 +13,11 @@ def layer(module: torch.nn.Module, batch: object, **options: object) -> LayerExp
     return found
 
 
+def transducer() -> prnn.Transducer:
+    config = prnn.TransducerConfig(vocab_size=4, feature_dim=5, encoder_layers=1, encoder_hidden=8, joiner_dim=8)
+    return prnn.Transducer.from_config(config)
+
+
 @pytest.mark.parametrize(
     ("module", "batch", "gpu", "dtype", "engines"),
     [
@@ -153,6 +158,10 @@ def test_every_recurrent_layer_of_a_model_in_order() -> None:
         ({"batch": []}, ValueError, r"batch is \[\]; there must be at least one sequence"),
         ({"batch": torch.zeros(5)}, ValueError, r"batch is a tensor of shape \(5,\) and torch.float32; an input"),
         ({"batch": torch.zeros(5, 0, 3)}, ValueError, r"batch is a tensor of shape \(5, 0, 3\) and torch.float32; an"),
+        ({"batch": torch.zeros(5, 2, 4)}, ValueError, r"batch is a tensor of shape \(5, 2, 4\) .* takes 3 features"),
+        ({"batch": torch.zeros(5, 4)}, ValueError, "the model takes 3 features, the last dimension"),
+        ({"module": transducer(), "batch": torch.zeros(2, 9, 4)}, ValueError, "the model takes 5 features"),
+        ({"module": transducer().encoder, "batch": torch.zeros(2, 9, 4)}, ValueError, "the model takes 5 features"),
         ({"batch": 2**31}, ValueError, "batch is 2147483648; it must be at most 2147483647"),
         ({"batch": [2**40, 1]}, ValueError, "lengths must be at most 2147483647"),
         ({"gpu": "Voodoo 2"}, ValueError, "gpu is 'Voodoo 2'; the table has H200, "),
@@ -197,6 +206,7 @@ class Recogniser(torch.nn.Module):
         (Recogniser(True), (7, 16000), torch.float32, [7] * 256),
         (Recogniser(False), (9, 7), torch.int64, [7] * 9),
         (torch.nn.Linear(3, 8), (9, 3), torch.float32, [9] * 256),
+        (transducer(), (3, 300, 5), torch.float32, [3] * 256),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else None,
 )

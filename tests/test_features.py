@@ -6,6 +6,7 @@ import torch
 
 from prnn.asr import FeatureConfig, OnlineFeatures, compute_features
 from prnn.asr.augment import Augmentation
+from prnn.asr.masks import draw_masks
 
 
 def noise(count: int) -> np.ndarray:
@@ -95,9 +96,9 @@ def test_augmentation() -> None:
     features, mean = torch.randn(60, 80), torch.full((80,), -5.0)
     original = features.clone()
     augment = Augmentation(gain_db=6, frequency_masks=2, frequency_width=8, time_masks=2, time_width=10)
-    changed = augment.masks(60, 80, np.random.default_rng(1))(features, mean)
+    changed = draw_masks(augment, 60, 80, np.random.default_rng(1))(features, mean)
     assert torch.equal(features, original)
-    assert torch.equal(changed, augment.masks(60, 80, np.random.default_rng(1))(features, mean))
+    assert torch.equal(changed, draw_masks(augment, 60, 80, np.random.default_rng(1))(features, mean))
     masked = changed == -5.0
     rows, columns = masked.all(dim=1), masked.all(dim=0)
     assert 1 <= int(rows.sum()) <= 20
@@ -107,4 +108,4 @@ def test_augmentation() -> None:
     assert float(gain.std()) < 1e-5
     assert abs(float(gain.mean())) <= 6 * np.log(10) / 10
     off = Augmentation(gain_db=0, frequency_width=0, time_width=0)
-    assert torch.equal(off.masks(60, 80, np.random.default_rng(0))(features, mean), features)
+    assert torch.equal(draw_masks(off, 60, 80, np.random.default_rng(0))(features, mean), features)

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from test_media import encoded
+from tones_model import RATE, tones
 
 from prnn.asr import FeatureConfig, InputError, Utterance, read_manifest, write_manifest
 from prnn.asr.audio import chunks, read_audio
@@ -113,6 +115,17 @@ def test_a_bad_manifest(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00\x80" * 10)
     with pytest.raises(InputError, match="line 1: not text in UTF-8"):
         read_manifest(tmp_path / "binary.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac", "ogg", "mp3", "aiff", "webm"])
+def test_a_recording_in_the_place_of_a_manifest(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    if kind == "webm":
+        encoded(path, tones("ab"), "libopus", 48000)
+    else:
+        soundfile.write(path, tones("ab"), RATE, format=kind)
+    with pytest.raises(InputError, match=rf"a\.{kind}: a recording, and a manifest is wanted: "):
+        read_manifest(path)
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac"])

@@ -12,7 +12,7 @@ import prnn
 import prnn.asr.fbank
 import prnn.losses
 import prnn.transducer
-from prnn.asr.features import FeatureConfig
+from prnn.asr.feature_config import FeatureConfig
 from prnn.compat import (
     k2,
     nemo,

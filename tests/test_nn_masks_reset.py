@@ -18,7 +18,7 @@ from prnn._ops import _segments
 from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._ops._segments import resets_in_compiled_kernels
 
-GRU, LSTM, RNN = prnn.nn.GRU, prnn.nn.LSTM, prnn.nn.RNN
+GRU, LSTM = prnn.nn.GRU, prnn.nn.LSTM
 MASKED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = OF_GRU_AND_RNN | {
     "lstm, zoneout": (LSTM, {"zoneout": 0.3}),
     "lstm, dropout": (LSTM, {"recurrent_dropout": 0.4}),
@@ -26,7 +26,7 @@ MASKED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = OF_GRU_AND_RNN | 
     "lstm of other kernels": (OfOtherKernels, {"zoneout": 0.2, "recurrent_dropout": 0.1}),
 }
 EVERY = pytest.mark.parametrize(("make", "masks"), MASKED.values(), ids=MASKED)
-CELLS = pytest.mark.parametrize("make", [LSTM, GRU, RNN])
+CELLS = pytest.mark.parametrize("make", [LSTM, GRU])
 BOTH = {"zoneout": 0.2, "recurrent_dropout": 0.1}
 DOUBLE = {"dtype": torch.float64}
 
@@ -310,7 +310,7 @@ def test_transforms(make: Callable[..., Any]) -> None:
         torch.testing.assert_close([value[index] for value in found.values()], list(expected))
 
 
-@pytest.mark.parametrize("make", [LSTM, GRU, RNN, prnn.nn.LayerNormLSTM])
+@pytest.mark.parametrize("make", [LSTM, GRU, prnn.nn.LayerNormLSTM])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_ensembles_draw_masks_as_dropout_does(make: Callable[..., Any]) -> None:
     """Members that are equal: with masks of their own, with one for all, or torch's error."""

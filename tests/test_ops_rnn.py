@@ -187,7 +187,7 @@ def test_no_masks_may_be_none() -> None:
     """AOTInductor's programs call the kernels with None for an empty list."""
     arguments = op_arguments("GRU", "lengths", 0.0, False, False)
     expected = rnn_ops.rnn(*arguments)
-    for kernel in (rnn_ops._rnn_autograd, rnn_ops._rnn):
+    for kernel in (rnn_ops._rnn_below_autograd, rnn_ops._rnn):
         torch.testing.assert_close(kernel(*arguments[:7], None, *arguments[8:]), expected, rtol=0, atol=0)
 
 

@@ -117,9 +117,9 @@ from prnn.cli import main
 sys.exit(main({arguments!r}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True)
-    sentence = f"prnn: interrupted; the same command goes on from {last_checkpoint(tmp_path / 'out')}\n"
-    expected = (130, sentence) if number == signal.SIGINT else (143, "")
-    assert (done.returncode, done.stderr) == expected
+    status, word = (130, "interrupted") if number == signal.SIGINT else (143, "terminated")
+    sentence = f"prnn: {word}; the same command goes on from {last_checkpoint(tmp_path / 'out')}\n"
+    assert (done.returncode, done.stderr) == (status, sentence)
     assert read_checkpoint(last_checkpoint(tmp_path / "out"))["global_step"] == 7
     changed = [value if value != "10000" else "8" for value in arguments]
     assert main(changed) == 0

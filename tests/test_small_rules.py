@@ -14,6 +14,7 @@ from prnn.asr import CharTokenizer, FeatureConfig, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.cuts import CutDataset
 from prnn.asr.dataset import Position, Request, UtteranceDataset
+from prnn.asr.masks import draw_masks
 from prnn.asr.options import TrainingOptions
 from prnn.asr.sampler import BucketSampler
 from prnn.asr.task import TransducerTask
@@ -67,7 +68,7 @@ def test_a_validation_loss_is_the_mean_over_utterances(tmp_path: Path) -> None:
 def test_a_gain_in_decibels_of_amplitude(decibels: float) -> None:
     """Features are logarithms of power: samples times g add 2 ln g, which is ln 10 / 10 a decibel."""
     augmentation = Augmentation(decibels, 0, 0, 0, 0)
-    gains = [float(augmentation.masks(5, 4, np.random.default_rng(seed)).gain) for seed in range(2000)]
+    gains = [float(draw_masks(augmentation, 5, 4, np.random.default_rng(seed)).gain) for seed in range(2000)]
     most = 2 * math.log(10 ** (decibels / 20))
     assert max(map(abs, gains)) == pytest.approx(most, rel=0.01)
     assert max(map(abs, gains)) <= most

@@ -31,9 +31,10 @@ from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.dataset import UtteranceDataset, load_audio
 from prnn.asr.evaluation import evaluate
 from prnn.asr.fbank import Fbank
-from prnn.asr.features import FeatureConfig
+from prnn.asr.feature_config import FeatureConfig
 from prnn.asr.folder import averaged_checkpoint, best_checkpoint, last_checkpoint
 from prnn.asr.loader import PREFETCH, BatchLoader
+from prnn.asr.masks import draw_masks
 from prnn.asr.options import TrainingOptions
 from prnn.asr.progress import Progress, ends
 from prnn.asr.sampler import BucketSampler
@@ -391,12 +392,12 @@ def test_time_masks_as_a_share_of_the_utterance() -> None:
     augmentation = Augmentation(frequency_masks=2, frequency_width=27, time_masks=10, time_width=1000, time_share=0.05)
     runs = []
     for seed in range(100):
-        masked = augmentation.masks(400, 80, np.random.default_rng(seed)).frames[:, 0].numpy()
+        masked = draw_masks(augmentation, 400, 80, np.random.default_rng(seed)).frames[:, 0].numpy()
         assert masked.sum() <= 10 * 20
         edges = np.flatnonzero(np.diff(np.concatenate([[0], masked, [0]])))
         runs.append(max((end - start for start, end in pairwise(edges) if masked[start]), default=0))
     assert max(runs) >= 20
-    assert augmentation.masks(19, 80, np.random.default_rng(0)).frames.sum() == 0
+    assert draw_masks(augmentation, 19, 80, np.random.default_rng(0)).frames.sum() == 0
 
 
 def test_time_is_warped_as_by_two_interpolations() -> None:
@@ -413,11 +414,11 @@ def test_time_is_warped_as_by_two_interpolations() -> None:
             torch.nn.functional.interpolate(part.T[None], size=size, mode="linear")[0].T
             for part, size in ((features[:old], new), (features[old:], 60 - new))
         ]
-        masks = augmentation.masks(60, 3, np.random.default_rng(seed))
+        masks = draw_masks(augmentation, 60, 3, np.random.default_rng(seed))
         torch.testing.assert_close(masks(features, torch.zeros(3)), torch.cat(parts))
     assert (min(moved), max(moved)) == (-8, 8)
     assert torch.equal(
-        augmentation.masks(17, 3, np.random.default_rng(0))(features[:17], torch.zeros(3)), features[:17]
+        draw_masks(augmentation, 17, 3, np.random.default_rng(0))(features[:17], torch.zeros(3)), features[:17]
     )
 
 
@@ -539,7 +540,7 @@ def wait_for_the_end_of_group(group: int) -> None:
 def test_terminated_processes_end_together(
     manifest: Path, tmp_path: Path, devices: int, kill: Callable[[int, int], None]
 ) -> None:
-    """With a status that says so, and without a word; also where those that prepare batches have got the signal."""
+    """With a status and one sentence that say so; also where those that prepare batches have got the signal."""
     more = ["--devices", devices, "--epochs", 10000, "--valid-every", 1, "--workers", 2 - devices]
     arguments = command(manifest, tmp_path / "out", *more)
     with subprocess.Popen(
@@ -550,7 +551,8 @@ def test_terminated_processes_end_together(
         assert any(line.startswith("epoch 1,") for line in process.stdout)
         kill(process.pid, signal.SIGTERM)
         _, errors = process.communicate()
-    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    sentence = f"prnn: terminated; the same command goes on from {tmp_path / 'out/last.ckpt'}\n"
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, sentence)
     wait_for_the_end_of_group(process.pid)
     assert read_checkpoint(tmp_path / "out/last.ckpt")["global_step"] > 0
 

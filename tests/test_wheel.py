@@ -100,28 +100,8 @@ def test_an_older_python_is_told_which_is_needed(monkeypatch: pytest.MonkeyPatch
         pep517._metadata()
 
 
-PROGRAM = """
-import os, pathlib, re, torch, prnn
-torch.manual_seed(0)
-torch.set_num_threads(2)
-x = torch.randn(6, 3, 8)
-layer = prnn.nn.LSTM(8, 16)
-same = torch.nn.LSTM(8, 16)
-same.load_state_dict(layer.state_dict())
-torch.testing.assert_close(layer(x)[0], same(x)[0])
-logits = torch.randn(2, 5, 4, 7, requires_grad=True)
-lengths = torch.tensor([5, 4]), torch.tensor([3, 2])
-prnn.rnnt_loss(logits, torch.randint(1, 7, (2, 3)), *lengths, blank=0).backward()
-assert logits.grad.isfinite().all()
-threads = len(os.listdir("/proc/self/task"))
-torch.randn(10**6).exp().sum()  # torch's own threads are the layer's
-assert len(os.listdir("/proc/self/task")) == threads
-print(prnn.__file__)
-"""
-
-
-def test_layer_and_loss(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    place = run(python, "-c", PROGRAM, cwd=tmp_path).strip()
+def test_what_it_must_do(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    place = run(python, ROOT / "tests/installed_program.py", ROOT / "README.md", cwd=tmp_path).strip()
     assert pathlib.Path(place).is_relative_to(python.parents[1])
 
 

@@ -1,9 +1,5 @@
-"""Defines operators in torch.ops.prnn, with torch.library.Library, whose calls cost less than custom_op's.
-
-A call through the dispatcher still takes some 25 microseconds for a differentiable operator, as long as the launches of
-a small loss. `directly` therefore makes a function that runs a loss's kernel itself where nothing can tell the
-difference: on plain tensors that nobody traces or transforms, and that have memory.
-"""
+"""Defines operators in torch.ops.prnn, with torch.library.Library, whose calls cost less than custom_op's; and calls of
+their kernels without the dispatcher, on plain tensors that nobody traces or transforms."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +9,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from prnn._errors import NotSupportedError
-from prnn._ops._reduction import Reduction, reduce_costs, spread_gradient
 from prnn._ops._torch_private import (
     below_autograd,
     enable_single_level_autograd_function,
@@ -23,37 +18,26 @@ from prnn._ops._torch_private import (
     is_undisturbed,
     set_forward_mode,
 )
+from prnn._ops._vmap import call_for_batched
 
-_library = torch.library.Library("prnn", "FRAGMENT")
+library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
 
 
-def operator(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+Setup = Callable[[Any, Any, Any], None]  # of a node: (ctx, inputs, outputs)
+
+
+def operator(
+    schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], tags: Sequence[Any] = ()
+) -> Callable[..., Any]:
     """The operator of a schema, with one kernel for CPU and CUDA and a fake one. Not differentiable."""
     name = schema.partition("(")[0]
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
     for key in ("CPU", "CUDA"):
-        _library.impl(name, kernel, key)
-    torch.library.register_fake(f"prnn::{name}", fake, lib=_library)
+        library.impl(name, kernel, key)
+    torch.library.register_fake(f"prnn::{name}", fake, lib=library)
     _kernels[name] = kernel
     return getattr(torch.ops.prnn, name).default
-
-
-def differentiate(
-    forward: Callable[..., Any],
-    setup: Callable[[Any, tuple[Any, ...], Any], None],
-    gradients: Callable[..., tuple[Tensor | None, ...]],
-    backward: Callable[..., Any],
-) -> None:
-    """Gives an operator its derivative, and has that of its `backward` operator, which `gradients` calls, fail with a
-    sentence. setup(ctx, inputs, outputs) and gradients(ctx, *output_gradients): see torch.autograd.Function."""
-    message = f"{_name(forward)} can be differentiated once; its gradient has no gradient (create_graph=True)"
-
-    def refuse(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return second_derivatives(ctx, gradients, message)
-
-    _register(forward, setup, gradients)
-    _register(backward, lambda ctx, inputs, outputs: keep_layouts(ctx, inputs), refuse)
 
 
 def _refuse(gradient: Tensor, shape: Sequence[int], dtype: torch.dtype, message: str) -> Tensor:
@@ -69,103 +53,10 @@ _second_derivative = operator(
 )
 
 
-def keep_layouts(ctx: Any, inputs: Sequence[Any]) -> None:
-    """Keeps the layouts of a first derivative's inputs, for second_derivatives()."""
-    ctx.layouts = [(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in inputs]
-
-
-def second_derivatives(ctx: Any, gradients: Sequence[Tensor | None], message: str) -> tuple[Tensor | None, ...]:
-    """The backward pass of a first derivative, by an operator that raises NotSupportedError. torch.compile traces this
-    pass, whether or not the program wants it."""
-    first = next(gradient for gradient in gradients if gradient is not None)
-    return tuple(
-        _second_derivative(first, *layout, message) if want else None
-        for want, layout in zip(ctx.needs_input_grad, ctx.layouts, strict=True)
-    )
-
-
-def differentiate_loss(
-    loss: Callable[..., Any], backward: Callable[..., Any], count: int
-) -> Callable[..., tuple[Tensor | None, ...]]:
-    """`differentiate` for a loss whose operator takes `count` tensors, numbers and, last, `keep`, and returns costs and
-    a reserve space. backward takes the gradients of the costs, the tensors, the reserve space and the numbers, and
-    returns the gradients of the first tensors. Returns `gradients`."""
-
-    def setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-        ctx.numbers = inputs[count:]
-        ctx.save_for_backward(*inputs[:count], outputs[1])
-
-    def gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        *numbers, keep = ctx.numbers
-        if not keep:
-            raise RuntimeError(f"prnn::{_name(loss)} was called with keep=False; its gradient needs keep=True")
-        tensors = ctx.saved_tensors
-        results = backward(cost_gradients, *tensors, *numbers)
-        if isinstance(results, Tensor):
-            results = (results,)
-        found = [None if tensor is None else result for tensor, result in zip(tensors, results, strict=False)]
-        return *found, *(None,) * (count - len(found) + len(ctx.numbers))
-
-    differentiate(loss, setup, gradients, backward)
-    return gradients
-
-
-def directly(
-    op: Callable[..., Any],
-    gradients: Callable[..., tuple[Tensor | None, ...]],
-    kernel: Callable[..., Any],
-    backward_kernel: Callable[..., Tensor],
-) -> Callable[..., Tensor]:
-    """A function of a reduction, or None, of the tensors that a loss's operator takes, and of its other arguments, of
-    which the last is `keep`: it returns the operator's first output, the costs, or what the reduction makes of them.
-    Where possible it calls the kernels, which do what the operators do and the reduction with it.
-
-    gradients: as of `differentiate`; the first tensor is the one that may want a gradient, and `keep` says whether it
-    does. `kernel` takes the tensors, the other arguments and the reduction, and returns costs or loss, the reserve, and
-    what `backward_kernel` needs besides tensors. That takes the gradient of costs or loss, the tensors with the reserve
-    as the last, and these needs."""
-
-    def forward(ctx: Any, first: Tensor, tensors: tuple[Any, ...], rest: tuple[Any, ...], reduction: Any) -> Tensor:
-        # One with setup_context would look up its own signature each time, and each argument costs time.
-        loss: Tensor
-        loss, reserve, needs = kernel(tensors, rest, reduction)
-        ctx.made = needs, rest, reduction
-        ctx.save_for_backward(*tensors, reserve)
-        return loss
-
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        needs, rest, reduction = ctx.made
-        # With a graph of the gradients (create_graph=True) the operator refuses.
-        if not torch.is_grad_enabled() and is_undisturbed() and is_plain(gradient):
-            return backward_kernel(gradient, ctx.saved_tensors, needs), None, None, None
-        if reduction is not None:
-            gradient = spread_gradient(gradient, reduction)
-        ctx.numbers = rest
-        return gradients(ctx, gradient)[0], None, None, None
-
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function: Any = type(f"{_name(op)}_function", (torch.autograd.Function,), members)
-    apply = _apply_of(function)
-
-    def call(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
-        loss: Tensor
-        first = tensors[0]
-        if not (is_undisturbed() and is_plain(first)):
-            costs = op(*tensors, *rest)[0]
-            loss = costs if reduction is None else reduce_costs(costs, reduction)
-        elif rest[-1]:
-            loss = apply(first, tensors, rest, reduction)
-        else:
-            loss = kernel(tensors, rest, reduction)[0]
-        return loss
-
-    return call
-
-
 def without_dispatch(op: Callable[..., Any], count: int) -> Callable[..., Any]:
     """For a backward operator, whose first `count` arguments are gradients: a function that calls its kernel where that
     makes no difference, which with a graph of the gradients (create_graph=True) it does."""
-    call_kernel = _kernels[_name(op)]
+    call_kernel = _kernels[name_of(op)]
 
     def call(*arguments: Any) -> Any:
         plain = not torch.is_grad_enabled() and is_undisturbed()
@@ -179,12 +70,12 @@ def without_dispatch(op: Callable[..., Any], count: int) -> Callable[..., Any]:
 def with_own_node(
     op: Callable[..., Any],
     kernel: Callable[..., Any],
-    setup: Callable[[Any, tuple[Any, ...], Any], None],
-    gradients: Callable[..., tuple[Tensor | None, ...]],
+    setup: Setup,
+    gradients: Callable[..., Sequence[Tensor | None]],
 ) -> Callable[..., Any]:
     """For a differentiable operator: a function that calls `kernel` where that makes no difference. setup, gradients:
     as of `differentiate`."""
-    apply = _apply_of(_function(_name(op), kernel, setup, gradients))
+    apply = apply_of(_function(name_of(op), kernel, setup, gradients))
 
     def call(*arguments: Any) -> Any:
         if not is_undisturbed():
@@ -192,7 +83,7 @@ def with_own_node(
         wanted = False
         for x in arguments:  # is_plain() of each, without the time of so many calls
             if isinstance(x, Tensor):
-                if type(x) not in _PLAIN or x.is_meta or x.is_neg() or is_batched(x):
+                if type(x) not in PLAIN or x.is_meta or x.is_neg() or is_batched(x):
                     return op(*arguments)
                 wanted = wanted or x.requires_grad
         return apply(*arguments) if wanted and torch.is_grad_enabled() else kernel(*arguments)
@@ -200,14 +91,14 @@ def with_own_node(
     return call
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether the tensor has memory, which holds its values and not their negatives (`z.conj().imag`), and no class of
     its own. Those of torch.autograd.grad(is_grads_batched=True) are of torch's class but have none. To be asked where
     is_undisturbed(): torch.compile cannot trace it."""
-    return type(tensor) in _PLAIN and not tensor.is_meta and not tensor.is_neg() and not is_batched(tensor)
+    return type(tensor) in PLAIN and not tensor.is_meta and not tensor.is_neg() and not is_batched(tensor)
 
 
 def refuse_onnx() -> None:
@@ -219,12 +110,12 @@ def refuse_onnx() -> None:
         )
 
 
-def _name(op: Any) -> str:
+def name_of(op: Any) -> str:
     name: str = op._schema.name
     return name.removeprefix("prnn::")
 
 
-def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Returns the function that makes a node of the graph. The apply of torch.autograd.Function also looks after
     functorch's transforms, for which it wants a setup_context."""
     single: Any = super(torch.autograd.Function, function)
@@ -241,8 +132,8 @@ def apply_at_each_level(function: type[torch.autograd.Function]) -> Callable[...
         with torch.enable_grad(), set_forward_mode(True):
             return function.forward(ctx, *arguments)
 
-    apply = _apply_of(function)
-    apply_in_transform = _apply_of(type(function.__name__, (function,), {"forward": staticmethod(forward)}))
+    apply = apply_of(function)
+    apply_in_transform = apply_of(type(function.__name__, (function,), {"forward": staticmethod(forward)}))
 
     def call(*arguments: Any) -> Any:
         if not in_functorch():
@@ -254,39 +145,118 @@ def apply_at_each_level(function: type[torch.autograd.Function]) -> Callable[...
 
 
 def _function(
-    name: str, kernel: Callable[..., Any], setup: Callable[..., None], gradients: Callable[..., Any]
+    name: str, kernel: Callable[..., Any], setup: Setup, gradients: Callable[..., Sequence[Tensor | None]]
 ) -> type[torch.autograd.Function]:
+    """The node of a kernel, whose arguments it takes as _flat() makes them."""
+
     def forward(ctx: Any, *arguments: Any) -> Any:  # one with setup_context would look up its own signature each time
         ctx.set_materialize_grads(False)  # zeros for outputs without a gradient, such as a reserve space
-        outputs = kernel(*arguments)
-        setup(ctx, arguments, outputs)
+        given = _nested(arguments) if isinstance(arguments[-1], _Lengths) else arguments
+        outputs = kernel(*given)
+        setup(ctx, given, outputs)
         return outputs
 
-    def backward(ctx: Any, first: Tensor | None, *rest: Any) -> Any:
-        if first is None and all(gradient is None for gradient in rest):
-            return (None,) * len(ctx.needs_input_grad)
-        return gradients(ctx, first, *rest)
+    def backward(ctx: Any, *given: Tensor | None) -> Any:
+        count = len(ctx.needs_input_grad)
+        if all(gradient is None for gradient in given):
+            return (None,) * count
+        found: Sequence[Tensor | None]
+        if is_undisturbed() and any(gradient is not None and is_batched(gradient) for gradient in given):
+            found = call_for_batched(lambda each: gradients(ctx, *each), given)
+        else:
+            found = gradients(ctx, *given)
+        return *found, *(None,) * (count - len(found))
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(f"{name}_function", (torch.autograd.Function,), members)
 
 
-def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:
-    def below(*arguments: Any) -> Any:
+class _Lengths(tuple[int, ...]):
+    """The lengths of lists among arguments; -1 of an argument that is none."""
+
+    __slots__ = ()
+
+
+def _flat(arguments: Sequence[Any]) -> Sequence[Any]:
+    """Arguments with the elements of lists in their places, for a node of autograd differentiates direct ones alone;
+    behind them the lengths of the lists, if there are any."""
+    lengths = _Lengths(len(argument) if isinstance(argument, (list, tuple)) else -1 for argument in arguments)
+    if max(lengths) < 0:
+        return arguments
+    flat: list[Any] = []
+    for argument, length in zip(arguments, lengths, strict=True):
+        flat += [argument] if length < 0 else argument
+    return *flat, lengths
+
+
+def _nested(flat: Sequence[Any]) -> Sequence[Any]:
+    """The inverse of _flat(), of arguments among which there are lists."""
+    rest = iter(flat)
+    return [next(rest) if length < 0 else [next(rest) for _ in range(length)] for length in flat[-1]]
+
+
+def differentiate(
+    forward: Any,
+    setup: Setup,
+    gradients: Callable[..., Sequence[Tensor | None]],
+    backward: Any,
+    *,
+    refusal: str = "",
+    below: Sequence[Callable[..., Any] | None] = (None, None),
+    for_training: Callable[..., Sequence[Any]] | None = None,
+) -> None:
+    """Gives an operator its derivative, and has that of its `backward` operator, which `gradients` calls, fail with a
+    sentence.
+
+    Args:
+        setup: (ctx, inputs, outputs), with the operator's arguments as inputs; see torch.autograd.Function.
+        gradients: (ctx, *output_gradients) to the gradients of the first arguments, with the elements of lists in their
+            places.
+        refusal: that sentence.
+        below: what both call below autograd; None: themselves.
+        for_training: from the arguments of a call that has a gradient to those that the operator is given then.
+    """
+    once = f"{name_of(forward)} can be differentiated once; its gradient has no gradient (create_graph=True)"
+    _register(forward, setup, gradients, below[0], for_training)
+
+    def keep_layouts(ctx: Any, inputs: Sequence[Any], outputs: Any) -> None:
+        ctx.layouts = [(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in _flat(inputs)]
+
+    def refuse(ctx: Any, *gradients: Tensor | None) -> list[Tensor | None]:
+        """By an operator that raises NotSupportedError: torch.compile traces this pass, whether or not the program
+        wants it."""
+        first = next(gradient for gradient in gradients if gradient is not None)
+        pairs = zip(ctx.needs_input_grad, ctx.layouts, strict=True)
+        return [_second_derivative(first, *layout, refusal or once) if want else None for want, layout in pairs]
+
+    _register(backward, keep_layouts, refuse, below[1], None)
+
+
+def _register(
+    op: Any,
+    setup: Setup,
+    gradients: Callable[..., Sequence[Tensor | None]],
+    below: Callable[..., Any] | None,
+    for_training: Callable[..., Sequence[Any]] | None,
+) -> None:
+    def run_op(*arguments: Any) -> Any:
         with below_autograd():
             return op(*arguments)
 
-    name = _name(op)
-    apply = apply_at_each_level(_function(name, below, setup, gradients))
+    name, run = name_of(op), below or run_op
+    apply = apply_at_each_level(_function(name, run, setup, gradients))
 
     def autograd(*arguments: Any) -> Any:
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        flat = _flat(arguments)
+        tensors = [argument for argument in flat if isinstance(argument, Tensor)]
         if forward_mode_is_on() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-            raise RuntimeError(
-                f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd), only in reverse mode"
+            raise NotSupportedError(
+                f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian), only in reverse mode"
             )
         if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
-            return below(*arguments)
-        return apply(*arguments)
+            return run(*arguments)
+        if for_training is not None:
+            flat = _flat(for_training(*arguments))
+        return apply(*flat)
 
-    _library.impl(name, autograd, "Autograd")
+    library.impl(name, autograd, "Autograd")

@@ -1,4 +1,4 @@
-"""The derivative of recurrent calls: eager ones, which run the library's kernels, and those of the operator."""
+"""Eager recurrent calls with gradients, which run the library's kernels without the dispatcher."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -8,23 +8,20 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._errors import NotSupportedError
 from prnn._ops._autocast import Casts, cast_weights
 from prnn._ops._call import NO_OPTIONS, Call, Data, Gradients, make_ready, pack_weights
 from prnn._ops._handles import device_of, handle, this_thread
-from prnn._ops._layer import Config, layer
-from prnn._ops._operator import _apply_of, apply_at_each_level, is_plain
+from prnn._ops._layer import layer
+from prnn._ops._operator import apply_of, is_plain
 from prnn._ops._torch_private import is_undisturbed
 from prnn._ops._vmap import call_for_batched, is_batched
 
-__all__ = ["EagerCall", "OperatorCall", "Places", "apply", "apply_operator", "cast_call", "refuse_forward_mode"]
+__all__ = ["EagerCall", "Places", "apply", "cast_call", "wanted_gradients"]
 
 # Bytes of gradients below which a copy costs more than it saves.
 _LITTLE_MEMORY = 2**16
 
 _address_of = Tensor.data_ptr  # each look-up takes time
-
-Found = tuple[Sequence[Tensor | None], Sequence[Tensor | None]]  # gradients of input, hx and cx, and of the weights
 
 
 class Places:
@@ -83,7 +80,8 @@ class EagerCall(NamedTuple):
     places: Places | None  # None: of weights that do not lie packed
     casts: Casts | None  # under autocast
 
-    def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
+    def gradients(self, ctx: Any, gradients: Any, needs: Sequence[bool]) -> list[Tensor | None]:
+        """Those of input, hx, cx and the weights."""
         undisturbed = is_undisturbed()
         # With a graph of the gradients (create_graph=True) the operator refuses.
         is_direct = undisturbed and not torch.is_grad_enabled()
@@ -91,7 +89,7 @@ class EagerCall(NamedTuple):
             if gradient is not None and not is_plain(gradient):
                 is_direct = False
                 if undisturbed and is_batched(gradient):
-                    return _call_for_each(self, ctx, gradients, needs)
+                    return call_for_batched(lambda given: self.gradients(ctx, given, needs), gradients)
         input, hx, cx, output, reserve, *weights = ctx.saved_tensors
         reset = zoneout = recurrent = seed = None
         if ctx.has_options:
@@ -133,7 +131,7 @@ class EagerCall(NamedTuple):
                 results = torch.ops.prnn.rnn_backward(*gradients, *data, weights, *others, *stack.config, wanted)
         if dtypes is not None:
             results = _cast(results, dtypes)
-        return _found(results, wanted, weights, layouts, needs[3:])
+        return wanted_gradients(results, needs, weights, layouts)
 
 
 def _cast(tensors: Sequence[Tensor | None], dtypes: Sequence[torch.dtype | None]) -> Gradients:
@@ -153,61 +151,25 @@ def _tensors_of(sequences: "_C.Sequences", input: Tensor) -> tuple[Tensor | None
     return None, torch.tensor(sequences.lengths, device="cpu") if sequences.is_padded else None
 
 
-class OperatorCall(NamedTuple):
-    """A call of the operator: of traces, transforms, and tensors that are not plain."""
-
-    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]  # the operator below autograd
-    max_batch: int | None
-    config: Config
-
-    def forward(self, ctx: Any, data: Any, sequences: Sequence[Any], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """sequences: batch_sizes, lengths, reset, masks and seed. Returns output, hy, cy, cells and reserve."""
-        y, hy, cy, reserve, cells = self.run(*data, weights, *sequences, self.max_batch, *self.config, True)
-        empty = [] if self.config.return_cells else [cells]
-        empty += [] if cy.dim() > 1 else [cy]
-        ctx.mark_non_differentiable(reserve, *empty)
-        batch_sizes, lengths, reset, masks, _ = sequences
-        ctx.save_for_backward(*data, batch_sizes, lengths, reset, masks[1] if masks else None, y, reserve, *weights)
-        return y, hy, cy, cells, reserve
-
-    def gradients(self, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
-        if is_undisturbed() and any(gradient is not None and is_batched(gradient) for gradient in gradients):
-            return _call_for_each(self, ctx, gradients, needs)
-        input, hx, cx, *others = ctx.saved_tensors
-        others, weights = others[:6], others[6:]
-        wanted = (*needs[:3], True in needs[3:])
-        results = torch.ops.prnn.rnn_backward(*gradients, input, hx, cx, weights, *others, *self.config, wanted)
-        return _found(results, wanted, weights, None, needs[3:])
-
-
-def _call_for_each(call: EagerCall | OperatorCall, ctx: Any, gradients: Gradients, needs: Sequence[bool]) -> Found:
-    """gradients() of gradients that torch.autograd.grad(is_grads_batched=True) has batched."""
-
-    def all_gradients(given: Any) -> list[Tensor | None]:
-        of_data, of_weights = call.gradients(ctx, given, needs)
-        return [*of_data, *of_weights]
-
-    found = call_for_batched(all_gradients, gradients)
-    return found[:3], found[3:]
-
-
-def _found(
+def wanted_gradients(
     results: Sequence[Tensor | None],
-    wanted: Sequence[bool],
+    needs: Sequence[bool],
     weights: Sequence[Tensor],
-    layouts: Sequence[tuple[Any, ...]] | None,
-    needs_weights: Sequence[bool],
-) -> Found:
-    """The gradients that are wanted, of `results`, in which those of the weights lie packed."""
-    *of_data, of_weights = [gradient if want else None for gradient, want in zip(results, wanted, strict=True)]
-    if of_weights is None:
-        return of_data, [None] * len(needs_weights)
+    layouts: Sequence[tuple[Any, ...]] | None = None,
+) -> list[Tensor | None]:
+    """The gradients that are needed, of input, hx, cx and each of the weights, from `results`, in which those of the
+    weights lie packed. layouts: of weights that may have been cast."""
+    needs_weights = needs[3:]
+    *of_data, of_weights = results
+    found = [gradient if want else None for gradient, want in zip(of_data, needs, strict=False)]
+    if of_weights is None or True not in needs_weights:
+        return found + [None] * len(needs_weights)
     # One view: split() and view() would be two.
     grads = [
         of_weights.as_strided(*layout) if wants else None
         for layout, wants in zip(layouts or _layouts(weights), needs_weights, strict=True)
     ]
-    return of_data, _without_others(grads, of_weights) if False in needs_weights else grads
+    return found + (_without_others(grads, of_weights) if False in needs_weights else grads)
 
 
 def _without_others(grads: list[Tensor | None], of_all: Tensor) -> list[Tensor | None]:
@@ -218,14 +180,6 @@ def _without_others(grads: list[Tensor | None], of_all: Tensor) -> list[Tensor |
     if 2 * sum(grad.numel() for grad in grads if grad is not None) < of_all.numel():
         return [None if grad is None else grad.clone() for grad in grads]
     return grads
-
-
-def refuse_forward_mode(ctx: Any, *tangents: Tensor | None) -> None:
-    """The jvp of functions whose forward-mode derivatives there are not."""
-    raise NotSupportedError(
-        "prnn's recurrent layers have no derivative in forward mode (torch.func.jvp, jacfwd, hessian), only in "
-        "reverse mode"
-    )
 
 
 class RnnFunction(torch.autograd.Function):
@@ -259,22 +213,8 @@ class RnnFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
-        of_data, of_weights = ctx.call.gradients(ctx, gradients[:4], (*needs[:3], *needs[4:]))
-        return *of_data, None, *of_weights
-
-    jvp = staticmethod(refuse_forward_mode)
+        found = ctx.call.gradients(ctx, gradients, (*needs[:3], *needs[4:]))
+        return *found[:3], None, *found[3:]
 
 
-class _OperatorFunction(RnnFunction):
-    """A call of the operator. In the place of an EagerCall and its Options: an OperatorCall and its sequences; the
-    reserve space is an output, too."""
-
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, hx: Any, cx: Any, call_and_sequences: Any, *weights: Tensor) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.call, sequences = call_and_sequences
-        return ctx.call.forward(ctx, (input, hx, cx), sequences, weights)
-
-
-apply: Callable[..., Any] = _apply_of(RnnFunction)
-apply_operator: Callable[..., Any] = apply_at_each_level(_OperatorFunction)
+apply: Callable[..., Any] = apply_of(RnnFunction)

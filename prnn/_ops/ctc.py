@@ -27,7 +27,8 @@ from prnn._ops._loss import (
     _space,
     _workspace,
 )
-from prnn._ops._operator import differentiate_loss, directly, operator
+from prnn._ops._loss_operator import differentiate_loss, directly
+from prnn._ops._operator import operator
 from prnn._ops._reduction import Reduction
 
 _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}

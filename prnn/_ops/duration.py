@@ -26,7 +26,8 @@ from prnn._ops._loss import (
     _run_backward,
     _run_forward,
 )
-from prnn._ops._operator import differentiate_loss, directly, operator
+from prnn._ops._loss_operator import differentiate_loss, directly
+from prnn._ops._operator import operator
 from prnn._ops._reduction import Reduction
 from prnn._ops.rnnt import _RNNT_NAMES
 

@@ -44,57 +44,13 @@ from prnn._ops._autocast import are_even, cast_to, cast_weights, casts_of
 from prnn._ops._call import Call, pack_weights, prepare
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
-from prnn._ops._operator import apply_at_each_level, keep_layouts, refuse_onnx, second_derivatives
-from prnn._ops._rnn_function import OperatorCall, apply_operator, refuse_forward_mode
+from prnn._ops._operator import differentiate, library, operator, refuse_onnx
+from prnn._ops._rnn_function import wanted_gradients
 from prnn._ops._sequences import sequences_of
-from prnn._ops._torch_private import below_autograd, forward_mode_is_on, in_functorch
+from prnn._ops._torch_private import below_autograd, in_functorch
 from prnn._ops._vmap import register_vmap
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
-
-_CONFIG = (
-    "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
-    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers, bool gates_input"
-)
-_SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
-
-_library = torch.library.Library("prnn", "FRAGMENT")
-# The name's end for a GPU's layer whose batch_sizes or lengths are on the CPU: inductor must not take such a call into
-# a CUDA graph, whose inputs are copied to the GPU's memory. What torch's compiler sees is one of these below autograd.
-_OF_HOST = "_of_host"
-_TAGS = {"": (), _OF_HOST: tuple(filter(None, [getattr(torch.Tag, "cudagraph_unsafe", None)]))}
-for _suffix, _tags in _TAGS.items():
-    _library.define(
-        f"rnn{_suffix}(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor?[] masks, "
-        f"Tensor? seed, SymInt? max_batch, {_CONFIG}, bool train) -> "
-        "(Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
-        tags=(torch.Tag.pt2_compliant_tag, *_tags),
-    )
-    _library.define(
-        f"rnn_backward{_suffix}(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, "
-        f"Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? recurrent_mask, Tensor output, "
-        f"Tensor reserve, {_CONFIG}, bool[] wanted) -> "
-        "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
-        tags=(torch.Tag.pt2_compliant_tag, *_tags),
-    )
-rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.default
-rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
-
-
-def _rnn_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    run = torch.ops.prnn.rnn_of_host.default if _reads_host(arguments[0], arguments[4:6]) else rnn
-    with below_autograd():
-        return run(*arguments)
-
-
-def _rnn_backward_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    run = torch.ops.prnn.rnn_backward_of_host.default if _reads_host(arguments[4], arguments[8:10]) else rnn_backward
-    with below_autograd():
-        return run(*arguments)
-
-
-def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:
-    return input.is_cuda and any(given is not None and given.is_cpu for given in sizes)
 
 
 def _require_one_device(op: Any, given: Sequence[Any]) -> None:
@@ -112,9 +68,11 @@ def _require_one_device(op: Any, given: Sequence[Any]) -> None:
 
 
 def _require(
-    tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None
+    tensor: Tensor | None, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None
 ) -> None:
     """dtype: the tensor's; None: that of input."""
+    if tensor is None:
+        return
     if tensor.dtype != (dtype or input.dtype):
         wanted = f"it must have {dtype}" if dtype else f"but input has {input.dtype}"
         raise ValueError(f"{name} has dtype {tensor.dtype}, {wanted}")
@@ -147,8 +105,7 @@ def _require_states(
 def _require_reset(reset: Tensor | None, config: Config, input: Tensor) -> None:
     if config.has_reset != (reset is not None):
         raise ValueError(f"has_reset is {config.has_reset}, but reset is {'None' if reset is None else 'given'}")
-    if reset is not None:
-        _require(reset, "reset", tuple(input.shape[:-1]), input, torch.bool)
+    _require(reset, "reset", tuple(input.shape[:-1]), input, torch.bool)
 
 
 def _require_masks(
@@ -164,9 +121,7 @@ def _require_masks(
             continue
         raise ValueError(f"mask_kinds is {config.mask_kinds}, but that of {name} is {'not ' * (mask is None)}given")
     zoneout, recurrent = masks
-    if zoneout is not None:
-        shape = (*input.shape[:-1], stack.states * stack.hidden_size)
-        _require(zoneout, "the mask of zoneout", shape, input, torch.bool)
+    _require(zoneout, "the mask of zoneout", (*input.shape[:-1], stack.states * stack.hidden_size), input, torch.bool)
     if recurrent is not None:
         _require(recurrent, "the recurrent mask", (stack.states, batch, stack.hidden_size), input, recurrent.dtype)
 
@@ -221,10 +176,8 @@ def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
     sequences = sequences_of(input, batch_sizes, lengths)
     output_shape, batch = (*input.shape[:-1], stack.output_size), sequences.batch
     _require(output, "output", output_shape, input)
-    if grad_output is not None:
-        _require(grad_output, "grad_output", output_shape, input)
-    if grad_cells is not None:
-        _require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
+    _require(grad_output, "grad_output", output_shape, input)
+    _require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
     _require_reset(reset, config, input)
     _require_masks([None, recurrent_mask], config, stack, batch, input, is_backward=True)
     _require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
@@ -278,39 +231,36 @@ def _rnn_backward_fake(*given: Any) -> tuple[Tensor, ...]:
     )
 
 
-class _RnnBackwardFunction(torch.autograd.Function):
-    """rnn_backward where its results might be differentiated, which is refused. Arguments: the number of weights, then
-    rnn_backward's, but the weights last."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        count = arguments[0]
-        keep_layouts(ctx, arguments)
-        ctx.set_materialize_grads(False)
-        return _rnn_backward_below_autograd(*arguments[1:8], list(arguments[-count:]), *arguments[8:-count])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return second_derivatives(
-            ctx,
-            gradients,
-            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone: "
-            "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers, which have more on the CPU",
-        )
-
-    jvp = staticmethod(refuse_forward_mode)  # of a gradient: torch.func.hessian, jvp(grad(f))
+def _setup(ctx: Any, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+    input, hx, cx, weights, batch_sizes, lengths, reset, masks, _, _, *config, _ = inputs
+    output, _, cy, reserve, cells = outputs
+    ctx.config = config
+    ctx.mark_non_differentiable(reserve, *(state for state in (cy, cells) if state.dim() == 1))
+    sequences = batch_sizes, lengths, reset, masks[1] if masks else None
+    ctx.save_for_backward(input, hx, cx, *sequences, output, reserve, *weights)
 
 
-_rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = apply_at_each_level(_RnnBackwardFunction)
+def _gradients(ctx: Any, grad_output: Any, grad_hy: Any, grad_cy: Any, _: Any, grad_cells: Any) -> list[Tensor | None]:
+    gradients = grad_output, grad_hy, grad_cy, grad_cells
+    input, hx, cx, *others = ctx.saved_tensors
+    others, weights = others[:6], others[6:]
+    needs = ctx.needs_input_grad[: 3 + len(weights)]
+    wanted = [*needs[:3], True in needs[3:]]
+    results = rnn_backward(*gradients, input, hx, cx, weights, *others, *ctx.config, wanted)
+    return wanted_gradients(results, needs, weights)
 
 
-def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+def _for_training(*arguments: Any) -> tuple[Any, ...]:
+    """The arguments of a call that has a gradient: with the number of its lowest layers that have none, unless a
+    transform inside wants gradients, too."""
+    given, config, train = arguments[:10], Config(*arguments[10:-1]), arguments[-1]
+    if not train and not in_functorch():  # which has gradients at other levels
+        config = _without_frozen_layers(given[:3], given[3], config)
+    return *given, *config, True
 
 
 def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
-    """The configuration of a call that has a gradient, with the number of its lowest layers that have none."""
-    if config.num_layers == 1 or weights[0].requires_grad or in_functorch():  # which has gradients at other levels
+    if config.num_layers == 1 or weights[0].requires_grad:
         return config
     if any(tensor is not None and tensor.requires_grad for tensor in data):
         return config
@@ -320,17 +270,53 @@ def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tens
     return config._replace(frozen_layers=frozen) if frozen > 0 else config
 
 
-def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    data, weights, sequences, config = arguments[:3], arguments[3], arguments[4:9], Config(*arguments[10:-1])
-    # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
-    if _wants_grad((*data, *weights)) or forward_mode_is_on():
-        if not arguments[-1]:  # else a transform inside wants gradients, too
-            config = _without_frozen_layers(data, weights, config)
-        operator = OperatorCall(_rnn_below_autograd, arguments[9], config)
-        y, hy, cy, cells, reserve = apply_operator(*data, (operator, sequences), *weights)
-        return y, hy, cy, reserve, cells
-    # AOTInductor's programs give None for a list without elements.
-    return _rnn_below_autograd(*arguments[:7], arguments[7] or [], *arguments[8:])
+def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:
+    return input.is_cuda and any(given is not None and given.is_cpu for given in sizes)
+
+
+def _rnn_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    run = torch.ops.prnn.rnn_of_host.default if _reads_host(arguments[0], arguments[4:6]) else rnn
+    with below_autograd():  # AOTInductor's programs give None for a list without elements
+        return run(*arguments[:7], arguments[7] or [], *arguments[8:])
+
+
+def _rnn_backward_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    run = torch.ops.prnn.rnn_backward_of_host.default if _reads_host(arguments[4], arguments[8:10]) else rnn_backward
+    with below_autograd():
+        return run(*arguments)
+
+
+_CONFIG = (
+    "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
+    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers, bool gates_input"
+)
+_SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
+# The name's end for a GPU's layer whose batch_sizes or lengths are on the CPU: inductor must not take such a call into
+# a CUDA graph, whose inputs are copied to the GPU's memory. What torch's compiler sees is one of these below autograd.
+_OF_HOST = "_of_host"
+for _suffix, _tag in (_OF_HOST, getattr(torch.Tag, "cudagraph_unsafe", None)), ("", None):
+    rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = operator(
+        f"rnn{_suffix}(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor?[] masks, "
+        f"Tensor? seed, SymInt? max_batch, {_CONFIG}, bool train) -> "
+        "(Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
+        *(_rnn, _rnn_fake, [_tag] if _tag else []),
+    )
+    rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = operator(
+        f"rnn_backward{_suffix}(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, "
+        f"Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? recurrent_mask, Tensor output, "
+        f"Tensor reserve, {_CONFIG}, bool[] wanted) -> "
+        "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
+        *(_rnn_backward, _rnn_backward_fake, [_tag] if _tag else []),
+    )
+    register_vmap(rnn, library)
+    register_vmap(rnn_backward, library)
+differentiate(
+    *(rnn, _setup, _gradients, rnn_backward),
+    refusal="a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone: "
+    "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers, which have more on the CPU",
+    below=(_rnn_below_autograd, _rnn_backward_below_autograd),
+    for_training=_for_training,
+)
 
 
 def call(
@@ -359,22 +345,3 @@ def call(
     if casts is None:
         return output, hy, cy, cells
     return output.to(casts.output), hy.to(casts.output), cy.to(casts.cells), cells.to(casts.cells)
-
-
-def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
-    weights = arguments[7]
-    if _wants_grad((*arguments[:7], *weights)) or forward_mode_is_on():
-        return _rnn_backward_function(len(weights), *arguments[:7], *arguments[8:], *weights)
-    return _rnn_backward_below_autograd(*arguments)
-
-
-for _suffix in _TAGS:
-    for _key in ("CPU", "CUDA"):
-        _library.impl(f"rnn{_suffix}", _rnn, _key)
-        _library.impl(f"rnn_backward{_suffix}", _rnn_backward, _key)
-    torch.library.register_fake(f"prnn::rnn{_suffix}", _rnn_fake, lib=_library)
-    torch.library.register_fake(f"prnn::rnn_backward{_suffix}", _rnn_backward_fake, lib=_library)
-    for _name in ("rnn", "rnn_backward"):
-        register_vmap(getattr(torch.ops.prnn, _name + _suffix).default, _library)
-_library.impl("rnn", _rnn_autograd, "Autograd")
-_library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")

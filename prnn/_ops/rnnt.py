@@ -28,7 +28,8 @@ from prnn._ops._loss import (
     _space,
     _workspace,
 )
-from prnn._ops._operator import differentiate_loss, directly, operator
+from prnn._ops._loss_operator import differentiate_loss, directly
+from prnn._ops._operator import operator
 from prnn._ops._reduction import Reduction
 
 _RNNT_NAMES = {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .endpoint import EndpointRules
     from .errors import InputError, InputWarning
-    from .features import FeatureConfig, OnlineFeatures, compute_features
+    from .feature_config import FeatureConfig
+    from .features import OnlineFeatures, compute_features
     from .manifest import Utterance, read_manifest, write_manifest
     from .recogniser import Recogniser, RecogniserStream
     from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer
@@ -21,7 +22,7 @@ _MODULES = {
     "Alternative": "transcript",
     "CharTokenizer": "tokenizer",
     "EndpointRules": "endpoint",
-    "FeatureConfig": "features",
+    "FeatureConfig": "feature_config",
     "InputError": "errors",
     "InputWarning": "errors",
     "OnlineFeatures": "features",

@@ -18,7 +18,7 @@ from prnn._fields import from_plain, shown
 from prnn.transducer import Transducer, TransducerConfig
 
 from .errors import InputError
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 from .own_encoder import build_model
 from .tokenizer import Tokenizer, tokenizer_from_state
 from .word_times import NO_DELAYS, WordDelays, delays_of

@@ -22,6 +22,7 @@ _MP3_LENGTH = re.compile(
 _FLAC_BUFFER = 2**15  # bytes that libFLAC and libsndfile have read too many at most
 _FLAC = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
 _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b".snd", b"dns.", b"NIST", b"caff", b"fLaC", b"OggS")
+_MP3 = (b"ID3", b"\xff\xfb", b"\xff\xfa", b"\xff\xf3", b"\xff\xf2", b"\xff\xe3", b"\xff\xe2")  # a tag, frames
 
 Read = Callable[[int, int], bytes]  # what lies at a place of the file, up to so many bytes
 
@@ -145,6 +146,15 @@ def is_for_ffmpeg(read: Read) -> bool:
     """Whether a file is one of MP4 (m4a, mp4), Matroska (webm), ADTS (aac), ASF (wma) or AMR: not for libsndfile."""
     head = read(0, 12)
     return head[4:8] == b"ftyp" or head.startswith((b"\x1aE\xdf\xa3", b"\xff\xf1", b"\xff\xf9", b"0&\xb2u", b"#!AMR"))
+
+
+def is_recording(head: bytes) -> bool:
+    """Whether a file with these first bytes, 16 or more, is a recording by its format's mark."""
+
+    def read(place: int, size: int) -> bytes:
+        return head[place : place + size]
+
+    return begins_recording(read, 0) or is_for_ffmpeg(read) or head.startswith(_MP3)
 
 
 def flac_follows(read: Read, place: int) -> bool:

@@ -31,7 +31,8 @@ from .cut_files import read_by_libsndfile, require_files
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import fewest_samples, frame_count
-from .features import FeatureConfig, check_recording, compute_features, resampled
+from .feature_config import FeatureConfig
+from .features import check_recording, compute_features, resampled
 from .manifest import Utterance
 from .perturb import Perturbation
 from .selection import Selection
@@ -96,7 +97,7 @@ class CutManifest:
         self.path = path
         self.shards = sorted(path.absolute().glob("cuts.*.jsonl*")) if path.is_dir() else []
         if path.is_dir() and not self.shards:
-            raise InputError(f"{path}: a folder without cuts.*.jsonl.gz, so no Lhotse Shar")
+            raise InputError(f"{path}: a folder without cuts.*.jsonl.gz, so no Lhotse Shar, and no manifest")
         if not path.exists():
             raise InputError(f"{path}: no such file")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .audio import sample_rate
 from .dataset import LoadUtterance, Shown, UtteranceDataset, load_audio, load_features
 from .errors import InputError
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 from .loader import Batches, BatchLoader
 from .manifest import Utterance, read_manifest
 from .metrics import has_words

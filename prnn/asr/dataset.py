@@ -15,12 +15,14 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import get_worker_info
 
 from .audio import read_audio
-from .augment import Augmentation, Masks
+from .augment import Augmentation
 from .cache import Cache
 from .errors import InputError
 from .fbank import Fbank, fewest_samples, frame_count
-from .features import FeatureConfig, compute_features, resampled
+from .feature_config import FeatureConfig
+from .features import compute_features, resampled
 from .manifest import Utterance
+from .masks import Masks, draw_masks
 from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
@@ -279,8 +281,8 @@ def augmented(
     loaded = example.features
     if loaded.dim() == 1:
         frames = int(frame_count(len(loaded), config))
-        return example._replace(masks=augmentation.masks(frames, config.num_mel_bins, rng))
-    masks = augmentation.masks(len(loaded), loaded.shape[1], rng)
+        return example._replace(masks=draw_masks(augmentation, frames, config.num_mel_bins, rng))
+    masks = draw_masks(augmentation, len(loaded), loaded.shape[1], rng)
     return example._replace(features=masks(loaded, mean))
 
 

@@ -21,7 +21,7 @@ from prnn.transducer.predictor import StatelessPredictor
 from prnn.transducer.recurrent import with_cell_state
 
 from .errors import InputError
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 from .folder import replacing
 from .onnx_graphs import decoder_graph, encoder_graph, joiner_graph
 from .recogniser import Recogniser

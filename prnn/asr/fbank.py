@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prnn._options_text import options_text
 
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 
 _LOW_FREQ = 20.0  # hertz
 _PREEMPHASIS = 0.97

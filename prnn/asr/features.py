@@ -6,54 +6,20 @@ same numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 import kaldi_native_fbank as knf
 import numpy as np
 import soxr
 import torch
 from torch import Tensor
 
-from prnn._fields import Within, check_fields
+from prnn._fields import Within
+
+from .feature_config import FeatureConfig
 
 SAMPLE_RATES = Within(1000, 384_000)  # of recordings, in hertz
-_NARROWEST = 100.0  # hertz, of the mel bins' upper edge
+_DEFAULT = FeatureConfig()
 _LOUDEST = 2.0**31  # whose power is finite
 _LOUDEST_RECORDING = 100.0  # louder than any whose samples are from -1 to 1, with gain; softer than 8-bit integers
-
-
-@dataclass(frozen=True)
-class FeatureConfig:
-    """Parameters of log-mel filterbank features.
-
-    Args:
-        sample_rate: hertz; recordings of another rate are resampled to it.
-        num_mel_bins: features a frame.
-        frame_shift_ms: milliseconds from frame to frame.
-        frame_length_ms: milliseconds of a frame's window.
-        high_freq: upper edge of the mel bins in hertz, as Kaldi has it: 0 or less counts from half the sample rate.
-            With -400 features are those that Lhotse and sherpa-onnx compute unless told otherwise.
-
-    Raises:
-        ValueError, TypeError: naming the field, its value and what is accepted.
-    """
-
-    sample_rate: Annotated[int, Within(1000, 192_000)] = 16000
-    num_mel_bins: Annotated[int, Within(1, 512)] = 80
-    frame_shift_ms: Annotated[float, Within(1, 200)] = 10.0
-    frame_length_ms: Annotated[float, Within(5, 200)] = 25.0
-    high_freq: float = -400.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        nyquist = self.sample_rate / 2
-        least = _NARROWEST - nyquist
-        if not (least <= self.high_freq <= 0 or _NARROWEST <= self.high_freq <= nyquist):
-            raise ValueError(
-                f"high_freq is {self.high_freq:g}; with a sample_rate of {self.sample_rate} it must be "
-                f"{_NARROWEST:g} to {nyquist:g}, or {least:g} to 0"
-            )
 
 
 def check_samples(samples: np.ndarray) -> None:
@@ -90,7 +56,7 @@ class OnlineFeatures:
         config: what the features are.
     """
 
-    def __init__(self, sample_rate: int, config: FeatureConfig = FeatureConfig()) -> None:
+    def __init__(self, sample_rate: int, config: FeatureConfig = _DEFAULT) -> None:
         if not SAMPLE_RATES.accepts(sample_rate):
             raise ValueError(f"sample_rate is {sample_rate}; it must be {SAMPLE_RATES}")
         options = knf.FbankOptions()
@@ -158,7 +124,7 @@ def resampled(samples: np.ndarray, rate: float, wanted: float) -> np.ndarray:
     return samples if rate == wanted else soxr.resample(samples, rate, wanted)
 
 
-def compute_features(samples: np.ndarray, sample_rate: int, config: FeatureConfig = FeatureConfig()) -> Tensor:
+def compute_features(samples: np.ndarray, sample_rate: int, config: FeatureConfig = _DEFAULT) -> Tensor:
     """Returns the frames of a whole recording: float32 of shape (frames, num_mel_bins).
 
     Args:

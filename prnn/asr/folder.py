@@ -30,6 +30,18 @@ def last_checkpoint(output: Path) -> Path:
     return output / "last.ckpt"
 
 
+def how_to_go_on(output: Path, restart: bool) -> str:
+    """The words of a message about an interrupted training that can go on; empty if it has no checkpoint yet.
+
+    Args:
+        output: its folder.
+        restart: whether it was begun with --restart.
+    """
+    last = last_checkpoint(output)
+    command = f"the same command{' without --restart' if restart else ''}"
+    return f"{command} goes on from {last}" if last.exists() else ""
+
+
 def averaged_checkpoint(output: Path) -> Path:
     """The mean of several validated models."""
     return output / "averaged.ckpt"

@@ -13,7 +13,7 @@ from prnn.transducer import Transducer, TransducerConfig
 
 from .checkpoint import damage_reported, load_recogniser_parts, parts, read_checkpoint
 from .errors import InputError
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 from .tokenizer import Tokenizer
 
 # Parts of a model with a row for each symbol, and those of them that not every model has.

@@ -63,24 +63,31 @@ class DataParallel(DDPStrategy):
 
 
 class Terminated(Callback):
-    """SIGTERM ends a training with status 143, Ctrl-C with KeyboardInterrupt: where one process trains, after the step
-    that it is at and a checkpoint. Several processes, a validation, and what has got a second signal end at once, and
-    can go on from the last checkpoint. Of one process, Lightning would make SIGTERM's status 0.
+    """SIGTERM ends a training with a sentence and status 143, Ctrl-C with KeyboardInterrupt: where one process trains,
+    after the step that it is at and a checkpoint. Several processes, a validation, and what has got a second signal end
+    at once, and can go on from the last checkpoint. Of one process, Lightning would make SIGTERM's status 0.
 
     Args:
         launcher: what has started the other processes, if there are any and torchrun has not.
         save_then: saves a checkpoint after the present step, and then calls its argument.
+        how_to_go_on: the words of the sentence on how the training goes on, if it can.
     """
 
     def __init__(
-        self, launcher: _SubprocessScriptLauncher | None, save_then: Callable[[Callable[[], NoReturn]], None]
+        self,
+        launcher: _SubprocessScriptLauncher | None,
+        save_then: Callable[[Callable[[], NoReturn]], None],
+        how_to_go_on: Callable[[], str],
     ) -> None:
         self._begun = launcher
         self._save_then = save_then
+        self._how_to_go_on = how_to_go_on
         self._asked = False
+        self._speaks = True
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         alone = trainer.world_size == 1
+        self._speaks = trainer.is_global_zero
 
         def received(number: int, frame: object) -> None:
             if not alone or not trainer.training or self._asked:
@@ -108,8 +115,12 @@ class Terminated(Callback):
         for worker in active_children():  # they prepare batches
             worker.kill()
             worker.join()
-        with suppress(RuntimeError):  # it is being written to
+        with suppress(RuntimeError):  # they are being written to
             sys.stdout.flush()
+            if self._speaks:
+                cleared = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the line of progress
+                words = "; ".join(filter(None, ("terminated", self._how_to_go_on())))
+                print(f"{cleared}prnn: {words}", file=sys.stderr, flush=True)
         os._exit(128 + number)  # an exception would be lost where torch has called Python to write a checkpoint
 
 

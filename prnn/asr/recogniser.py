@@ -16,7 +16,8 @@ from prnn.transducer.streaming import MAX_SYMBOLS
 from .checkpoint import load_recogniser
 from .endpoint import EndpointRules
 from .errors import InputError
-from .features import FeatureConfig, OnlineFeatures, check_recording, compute_features
+from .feature_config import FeatureConfig
+from .features import OnlineFeatures, check_recording, compute_features
 from .tokenizer import Tokenizer
 from .transcript import Transcript, transcript_of
 from .word_times import NO_DELAYS, WordDelays

@@ -19,7 +19,8 @@ from .audio import read_audio
 from .dataset import padded
 from .errors import InputError
 from .fbank import Fbank
-from .features import FeatureConfig, compute_features, resampled
+from .feature_config import FeatureConfig
+from .features import compute_features, resampled
 from .recogniser import Recogniser
 from .transcript import Transcript
 

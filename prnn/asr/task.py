@@ -26,7 +26,7 @@ from .checkpoint import damage_reported, describe, require_same_kind
 from .dataset import Batch, Position
 from .errors import InputError
 from .fbank import Fbank
-from .features import FeatureConfig
+from .feature_config import FeatureConfig
 from .folder import last_checkpoint
 from .learning import Learning, blank_share, ctc_spells
 from .metrics import ErrorCounts, count_errors

@@ -8,8 +8,9 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import lightning
@@ -24,7 +25,15 @@ from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
 from .dataset import feature_statistics, feature_sums
 from .errors import InputError
-from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
+from .folder import (
+    averaged_checkpoint,
+    best_checkpoint,
+    how_to_go_on,
+    last_checkpoint,
+    locked,
+    record_options,
+    require_same_options,
+)
 from .initial import begin_from
 from .loader import Prefetcher, PreparedBesideBackward
 from .notes import same_data_note, spelling_note
@@ -127,7 +136,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         stack.enter_context(_tensorboard_errors_once())
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            _fit(options, data, process, launcher, progress)
+            _fit(options, data, process, launcher, progress, partial(how_to_go_on, options.output, restart))
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
@@ -148,6 +157,7 @@ def _fit(
     process: int,
     launcher: _SubprocessScriptLauncher | None,
     progress: bool,
+    going_on: Callable[[], str],
 ) -> None:
     say = print if process == 0 else (lambda *_: None)
     lightning.seed_everything(options.seed, verbose=False)
@@ -208,7 +218,7 @@ def _fit(
     checkpoints = Checkpoints(options, average, data.words)
     ahead = Prefetcher(loader, task.prepared, lambda: task.device)
     callbacks: list[Callback] = [
-        Terminated(launcher, checkpoints.save_then),
+        Terminated(launcher, checkpoints.save_then, going_on),
         PreparedBesideBackward(ahead),
         ThroughputLog(ahead, options.log_every),
     ]

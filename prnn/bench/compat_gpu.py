@@ -16,7 +16,7 @@ import torch
 
 from prnn.bench.json_rows import write_rows
 from prnn.bench.losses_gpu import attempt
-from prnn.bench.options import require_gpu
+from prnn.bench.options import add_json, require_gpu
 
 RNNT_SHAPES = [(16, 150, 40, 28), (64, 150, 20, 5000), (16, 1500, 300, 50)]
 CTC_SHAPES = [(16, 150, 40, 28), (32, 500, 80, 500), (32, 500, 80, 5000)]
@@ -82,7 +82,7 @@ def measure(name: str, module: str, shape: tuple[int, ...], x: torch.Tensor, los
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], help="packages whose names begin so")
-    parser.add_argument("--json", metavar="FILE")
+    add_json(parser)
     arguments = parser.parse_args()
     require_gpu(parser)
     rows = []

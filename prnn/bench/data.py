@@ -31,6 +31,7 @@ from prnn.asr.packed_batch import PackedBatch, Slots
 from prnn.asr.perturb import Perturbation
 from prnn.asr.task import TransducerTask
 from prnn.bench.json_rows import processor, write_rows
+from prnn.bench.options import add_json
 
 if TYPE_CHECKING:
     from prnn.asr.cuts import CutDataset
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="prnn bench data", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--batches", type=count, default=100, help="least batches of each measurement (%(default)s)")
     parser.add_argument("--files", type=count, default=256, help="recordings of the corpus of noise (%(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="file to write the numbers to")
+    add_json(parser)
     own, rest = parser.parse_known_args(arguments)
     with ExitStack() as stack:
         if not any(argument.split("=")[0] in ("--manifest", "--config") for argument in rest):

@@ -23,7 +23,6 @@ included. On a GPU the samples lie in one array of pinned memory.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +38,8 @@ from prnn._fields import Within, number_parser
 from prnn._ops import transducer_search as library
 from prnn._ops.transducer_search import BeamFound, Found
 from prnn.bench.decode_nemo import nemo_search
-from prnn.bench.options import COUNT, SECONDS, THREADS
+from prnn.bench.json_rows import processor, write_rows
+from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 from prnn.bench.timing import time_graph
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.hypothesis import Decoder, best_lists, found_hypotheses
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str], device: str) -> None:
     group.add_argument("--encoder-hidden", type=COUNT, default=320)
     group.add_argument("--encoder-projection", type=number_parser(int, Within(0)), default=0)
     group.add_argument("--sherpa", action="store_true", help="sherpa-onnx with the exported model in the same run")
-    parser.add_argument("--json", help="a file for the rows")
+    add_json(parser)
     options = parser.parse_args(arguments)
     if device == "gpu" and not torch.cuda.is_available():
         parser.error("torch can use no GPU here; measure the CPU with prnn bench --accelerator cpu decode")
@@ -237,9 +237,4 @@ def main(arguments: Sequence[str], device: str) -> None:
         from prnn.bench.decode_streams import measure_streams as run  # needs the packages of prnn.asr
     rows = run(options, torch.device("cuda" if device == "gpu" else "cpu"))
     if options.json:
-        name = torch.cuda.get_device_name() if device == "gpu" else "cpu"
-        command = ["prnn", "bench", "decode", *arguments]
-        with open(options.json, "w") as file:
-            json.dump(
-                {"device": name, "torch": torch.__version__, "command": " ".join(command), "rows": rows}, file, indent=1
-            )
+        write_rows(options.json, rows, None if device == "gpu" else processor())

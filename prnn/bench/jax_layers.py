@@ -13,7 +13,6 @@ on a GPU those of eight calls one after the other, so that a call is handed over
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn.jax
-from prnn.bench.options import COUNT, SECONDS
+from prnn.bench.json_rows import write_rows
+from prnn.bench.options import COUNT, SECONDS, add_json
 
 Program = Callable[[], Any]
 
@@ -119,7 +119,7 @@ def main(argv: Sequence[str], device: str) -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--what", nargs="+", choices=["forward", "training"], default=["forward", "training"])
     parser.add_argument("--seconds", type=SECONDS, default=1.0, help="of each program (1)")
-    parser.add_argument("--json", metavar="FILE", help="writes the rows there, too")
+    add_json(parser)
     options = parser.parse_args(argv)
     if device == "gpu" and jax.default_backend() != "gpu":
         parser.error(f"jax can use no GPU here; its backend is {jax.default_backend()}")
@@ -138,6 +138,5 @@ def main(argv: Sequence[str], device: str) -> None:
                         ratio = found["scan"] / found["prnn"]
                         print(f"{cell:5} {hidden:<5} {batch:<5} {what:9} {times} | {ratio:.2f}", flush=True)
     if options.json:
-        with open(options.json, "w") as file:
-            versions = {"jax": jax.__version__, "device": jax.devices(device)[0].device_kind}
-            json.dump(versions | {"dtype": options.dtype, "steps": options.steps, "rows": rows}, file, indent=1)
+        kind = jax.devices(device)[0].device_kind
+        write_rows(options.json, rows, kind, jax=jax.__version__, dtype=options.dtype, steps=options.steps)

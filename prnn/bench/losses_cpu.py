@@ -21,7 +21,7 @@ from torch import Tensor
 import prnn
 from prnn.bench.duration_losses import FAMILIES, problem
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT
+from prnn.bench.options import COUNT, add_json
 
 CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
 CTC_SHAPES += [(n, frames, frames // 4, 28) for frames in (8, 20, 50) for n in (1, 8, 32)]
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small shapes only")
     parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads instead of elapsed time")
     parser.add_argument("--ctc-costs", action="store_true", help="CTC alone, with gradients and without")
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     options = parser.parse_args()
     if options.cpu_time:
         global clock

@@ -37,7 +37,7 @@ import torch
 import prnn
 from prnn.bench.duration_losses import DURATIONS, FAMILIES, problem
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, require_gpu
+from prnn.bench.options import COUNT, add_json, require_gpu
 
 RNNT_SHAPES = [
     *[(n, 150, 40, 28) for n in (1, 16, 128)],
@@ -502,7 +502,7 @@ def main() -> None:
     )
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
     parser.add_argument("--every", type=COUNT, default=1, help="of those batches, every N-th (%(default)s)")
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     options = parser.parse_args()
     tables = options.only.split(",")
     for name in tables:

@@ -14,6 +14,13 @@ SECONDS = number_parser(float, Within(0, 86400, above=True))
 PROBABILITY = number_parser(float, Within(0, 1, below=True))
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds the option whose value write_rows() takes."""
+    parser.add_argument(
+        "--json", metavar="FILE", help="file to write the rows to; -: standard output, and tables to standard error"
+    )
+
+
 def require_gpu(parser: argparse.ArgumentParser) -> None:
     """Ends the program, by way of its parser, where torch can use no GPU."""
     if not torch.cuda.is_available():

@@ -24,7 +24,7 @@ import torch
 import prnn
 from prnn.bench import rnn_slstm
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, SECONDS, THREADS
+from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 
 RUN = 0.5e-3  # seconds, at least
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--state", action="store_true", help="calls are given initial states")
     parser.add_argument("--layers", type=COUNT, default=1, help="(%(default)s)")
     parser.add_argument("--frozen", type=int, default=0, help="the lowest layers, that train nothing (%(default)s)")
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     options = parser.parse_args()
     if not 0 <= options.frozen < options.layers:
         parser.error(f"--frozen is {options.frozen}; it must be 0 to --layers - 1 = {options.layers - 1}")

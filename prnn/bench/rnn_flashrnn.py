@@ -21,7 +21,7 @@ import torch
 import prnn
 from prnn._ops._handles import handle
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.options import COUNT, MODULES, add_json, require_gpu
 from prnn.bench.timing import Times, per_step, time_calls, time_graph
 
 POINTS = [("lstm", 512), ("lstm", 768), ("lstm", 1024), ("lstm", 1536), ("rnn", 1024)]
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=COUNT, default=256)
     parser.add_argument("--batch", type=COUNT, default=16)
     parser.add_argument("--repeats", type=COUNT, default=7)
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     arguments = parser.parse_args()
     require_gpu(parser)
     if importlib.util.find_spec("flashrnn") is None:

@@ -23,7 +23,7 @@ import torch
 import prnn
 from prnn.bench import cudnn_rnn, rnn_layer_norm, rnn_modules, rnn_slstm, rnn_tune
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.options import COUNT, MODULES, add_json, require_gpu
 from prnn.bench.timing import Times, per_step, time_calls, time_graph, time_module
 
 # (hidden size, batches) of one layer of every cell, and of five LSTM layers.
@@ -85,9 +85,7 @@ def main() -> None:
     parser.add_argument(
         "--layer-norm", action="store_true", help="LayerNormLSTM, LSTM and GRU with masks, beside torch operations"
     )
-    parser.add_argument(
-        "--json", help="file to write the rows to: microseconds of a timestep, forward and training step"
-    )
+    add_json(parser)
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     require_gpu(parser)

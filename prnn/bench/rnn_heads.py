@@ -18,7 +18,7 @@ from torch import Tensor
 
 import prnn
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, MODULES, require_gpu
+from prnn.bench.options import COUNT, MODULES, add_json, require_gpu
 from prnn.bench.timing import per_step, time_graph
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--steps", type=COUNT, default=256)
     parser.add_argument("--repeats", type=COUNT, default=5)
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS))
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     arguments = parser.parse_args()
     require_gpu(parser)
     rivals = [name for name in arguments.only if name != "prnn"]

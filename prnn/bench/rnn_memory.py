@@ -1,7 +1,7 @@
 """Peak memory of a training step of torch.nn's and prnn.nn's recurrent layers.
 
-    prnn bench memory [--steps 256] [--backend best]
-    prnn bench --accelerator cpu memory
+    prnn bench memory [--steps 256] [--backend best] [--json FILE]
+    prnn bench --accelerator cpu memory [--json FILE]
 
 On a GPU: MiB at the peak of forward and backward with the gradients of input and parameters, in torch's allocator:
 input, parameters, their gradients and the output's gradient included, cuDNN's and cuBLAS's own memory not.
@@ -16,13 +16,14 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
-from prnn.bench.options import COUNT, require_gpu
+from prnn.bench.json_rows import processor, write_rows
+from prnn.bench.options import COUNT, add_json, require_gpu
 
 MIB, MB = 1 << 20, 10**6
 PACKAGES = {"torch": torch.nn, "prnn": prnn.nn}
@@ -144,8 +145,16 @@ def peak_on_cpu(package: str, case: Case, batch: int, steps: int) -> float:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / MB
 
 
-def measure_on_cpu() -> None:
+Row = dict[str, object]
+
+
+def row_of(case: Case, batch: int, steps: int, torchs: float, prnns: float) -> Row:
+    return {**asdict(case), "batch": batch, "steps": steps, "torch": round(torchs, 1), "prnn": round(prnns, 1)}
+
+
+def measure_on_cpu() -> list[Row]:
     print("| layer | type | N | T | torch.nn | prnn.nn | ratio |\n|---|---|---|---|---|---|---|")
+    rows = []
     for index, (case, batch, steps) in enumerate(CPU_CASES):
         command = [sys.executable, "-m", "prnn", "bench", "--accelerator", "cpu", "memory", "--one"]
         torchs, prnns = (
@@ -153,17 +162,22 @@ def measure_on_cpu() -> None:
             for package in PACKAGES
         )
         print(f"| {case} | {batch} | {steps} | {torchs:.0f} | {prnns:.0f} | {prnns / torchs:.2f} |", flush=True)
+        rows.append(row_of(case, batch, steps, torchs, prnns))
+    return rows
 
 
-def measure_on_gpu(steps: int, backend: str) -> None:
+def measure_on_gpu(steps: int, backend: str) -> list[Row]:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, T = {steps}\n")
     print("| layer | type | N | torch.nn | prnn.nn | ratio |\n|---|---|---|---|---|---|")
+    rows = []
     for case, batch in ((case, batch) for case, batches in CASES for batch in batches):
         torchs, prnns = (
             peak(case.module(package, **options), case, batch, steps)
             for package, options in ((torch.nn, {}), (prnn.nn, {"backend": backend}))
         )
         print(f"| {case} | {batch} | {torchs:.0f} | {prnns:.0f} | {prnns / torchs:.2f} |", flush=True)
+        rows.append(row_of(case, batch, steps, torchs, prnns))
+    return rows
 
 
 def main(argv: Sequence[str], device: str) -> None:
@@ -176,12 +190,14 @@ def main(argv: Sequence[str], device: str) -> None:
         parser.add_argument("--backend", choices=["persistent", "cudnn", "best"], default="best")
     else:
         parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "POINT"), help="one number alone, of this process")
+    add_json(parser)
     arguments = parser.parse_args(argv)
     if device == "gpu":
         require_gpu(parser)
-        measure_on_gpu(arguments.steps, arguments.backend)
     elif arguments.one is not None:
         package, index = arguments.one
         print(peak_on_cpu(package, *CPU_CASES[int(index)]))
-    else:
-        measure_on_cpu()
+        return
+    rows = measure_on_gpu(arguments.steps, arguments.backend) if device == "gpu" else measure_on_cpu()
+    if arguments.json:
+        write_rows(arguments.json, rows, None if device == "gpu" else processor())

@@ -26,7 +26,7 @@ import torch
 
 import prnn
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import require_gpu
+from prnn.bench.options import add_json, require_gpu
 from prnn.bench.timing import time_calls, time_graph
 
 try:
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--rival", default="train", choices=["none", "forward", "train"], help="what of TorchRL runs")
     parser.add_argument("--compile", type=int, nargs=2, metavar=("I", "K"), help="compiles only; not under --lock")
     parser.add_argument("--lock", metavar="FILE", help="whose lock the GPU's time goes by, among several processes")
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no row is begun after so many")
     arguments = parser.parse_args()
     require_gpu(parser)

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, SECONDS, THREADS
+from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 from prnn.transducer import Transducer, TransducerConfig
 
 SYMBOLS = 17
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=SECONDS, default=5.0, help="of each of the two measurements (%(default)s)")
     parser.add_argument("--batch", type=COUNT, default=12, help="utterances in a batch (%(default)s)")
     parser.add_argument("--hidden", type=COUNT, default=256, help="units of an encoder layer (%(default)s)")
-    parser.add_argument("--json", help="file to write the medians to, in milliseconds")
+    add_json(parser)
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
     options = parser.parse_args()
     torch.set_num_threads(1 if options.cpu_time else options.threads)

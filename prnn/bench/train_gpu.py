@@ -48,7 +48,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import prnn
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, SECONDS, require_gpu
+from prnn.bench.options import COUNT, SECONDS, add_json, require_gpu
 from prnn.distributed import GradientMean
 from prnn.transducer import Transducer, TransducerConfig
 
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=SECONDS, default=15.0, help="of an utterance")
     parser.add_argument("--precision", choices=DTYPES, default="bf16")
     parser.add_argument("--measure", type=SECONDS, default=1.0, help="seconds to measure each model")
-    parser.add_argument("--json", help="file to write the rows to")
+    add_json(parser)
     options = parser.parse_args()
     require_gpu(parser)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -63,17 +63,21 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
     family = arguments.family
     module, _ = _FAMILIES[family]
+    sys.argv = [f"prnn bench {family}", *arguments.arguments]
     with reported():
-        if family == "data":  # without torch, whose import takes longer than its start
-            return _load(module).main(arguments.arguments)
         import torch
+
+        from prnn.bench.json_rows import rows_printed
 
         found = "gpu" if torch.cuda.is_available() else "cpu"
         device = {"auto": found, "cuda": "gpu"}.get(arguments.accelerator, arguments.accelerator)
-        if family in _OF_BOTH:
-            return _load(module).main(arguments.arguments, device)
-        sys.argv = [f"prnn bench {family}", *arguments.arguments]
-        _load(f"{module}_{device}" if family in _BY_DEVICE else module).main()
+        with rows_printed(arguments.arguments):
+            if family == "data":  # by its options, those of prnn train
+                _load(module).main(arguments.arguments)
+            elif family in _OF_BOTH:
+                _load(module).main(arguments.arguments, device)
+            else:
+                _load(f"{module}_{device}" if family in _BY_DEVICE else module).main()
 
 
 def _load(name: str) -> Any:

@@ -22,12 +22,10 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.configuration import parse
 
         options, restart, progress = parse(arguments.arguments)
-        from prnn.asr.folder import last_checkpoint
+        from prnn.asr.folder import how_to_go_on
         from prnn.asr.training import train  # takes seconds, which a wrong option need not wait for
 
         try:
             train(options, restart=restart, progress=progress)
         except KeyboardInterrupt as error:
-            last = last_checkpoint(options.output)
-            command = f"the same command{' without --restart' if restart else ''}"
-            raise KeyboardInterrupt(f"{command} goes on from {last}" if last.exists() else "") from error
+            raise KeyboardInterrupt(how_to_go_on(options.output, restart)) from error

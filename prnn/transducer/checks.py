@@ -35,17 +35,6 @@ def require_number(name: str, value: object, below_one: bool) -> None:
         raise ValueError(f"{name} is {value}; it must be " + ("in [0, 1)" if below_one else "at least 0"))
 
 
-def require_durations(durations: object) -> None:
-    """Raise TypeError unless `durations` is a tuple of ints, ValueError unless they are 1 to 16 different ones, none
-    negative or above a million, and one positive."""
-    if not isinstance(durations, tuple) or not all(type(duration) is int for duration in durations):
-        raise TypeError(f"durations is {durations!r}; it must be a tuple of ints")
-    different = len(set(durations)) == len(durations) <= 16
-    if not (different and durations and min(durations) >= 0 and 0 < max(durations) <= 10**6):
-        accepted = "1 to 16 different numbers of frames, none negative or above 1000000, and one positive"
-        raise ValueError(f"durations is {durations}; it must have {accepted}")
-
-
 def kind(value: object) -> str:
     """Describes a value, for a message."""
     return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

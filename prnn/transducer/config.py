@@ -7,7 +7,6 @@ import re
 from typing import Annotated, Any, Literal, get_args
 
 from prnn._fields import Within, check_fields, from_plain, shown
-from prnn.transducer.checks import require_durations
 
 EncoderCell = Literal["lstm", "gru", "rnn", "layer_norm_lstm"]
 Norm = Literal["none", "before", "after"]
@@ -23,6 +22,17 @@ LOSSES: tuple[str, ...] = get_args(Loss)
 Size = Annotated[int, Within(1, 2**20)]
 Count = Annotated[int, Within(1, 1000)]
 Weight = Annotated[float, Within(0, 1e6)]
+
+
+def require_durations(durations: object) -> None:
+    """Raise TypeError unless `durations` is a tuple of ints, ValueError unless they are 1 to 16 different ones, none
+    negative or above a million, and one positive."""
+    if not isinstance(durations, tuple) or not all(type(duration) is int for duration in durations):
+        raise TypeError(f"durations is {durations!r}; it must be a tuple of ints")
+    different = len(set(durations)) == len(durations) <= 16
+    if not (different and durations and min(durations) >= 0 and 0 < max(durations) <= 10**6):
+        accepted = "1 to 16 different numbers of frames, none negative or above 1000000, and one positive"
+        raise ValueError(f"durations is {durations}; it must have {accepted}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +55,8 @@ class TransducerConfig:
         encoder_norm: "before" normalises the inputs of all layers but the first and of feed-forward modules, and the
             encoder's output; "after" the outputs of layers and modules, residuals included (Ba et al. 2016).
         encoder_feedforward: width of a feed-forward module after each layer, as in icefall's LSTM encoder; 0 is none.
-        encoder_zoneout: probability with which an element of h stays as it was, in training; none with a projection.
+        encoder_zoneout: probability with which an element of h stays as it was, in training; none with a projection,
+            and an rnn has none.
         encoder_recurrent_dropout: probability of dropout of h on its way into the recurrent weights, one mask for all
             timesteps, in training; none with a projection.
         encoder_class: "package.module:Class", a class of one's own in the place of prnn's encoder, with a class method
@@ -126,6 +137,8 @@ class TransducerConfig:
             if self.encoder_projection and getattr(self, name):
                 others = f"encoder_projection is {self.encoder_projection}: a projected LSTM has none"
                 raise ValueError(f"{name} is {getattr(self, name)}, but {others}")
+        if self.encoder_zoneout and self.encoder_cell == "rnn":
+            raise ValueError(f"encoder_zoneout is {self.encoder_zoneout}, but encoder_cell is 'rnn', which has none")
         if self.fastemit and self.loss == "pruned":
             raise ValueError(f"fastemit is {self.fastemit}; the {self.loss} loss does not have it")
 

@@ -16,11 +16,10 @@ from prnn.transducer.checks import (
     kind,
     require_at_least,
     require_choice,
-    require_durations,
     require_number,
     require_searchable,
 )
-from prnn.transducer.config import LOSSES, TransducerConfig
+from prnn.transducer.config import LOSSES, TransducerConfig, require_durations
 from prnn.transducer.encoder import Encoder
 from prnn.transducer.greedy import greedy_search
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists, found_hypotheses

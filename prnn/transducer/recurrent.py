@@ -36,7 +36,7 @@ def recurrent(
     Args:
         cell: "lstm", "gru", "rnn" (tanh) or "layer_norm_lstm" (``normalize="gates"``).
         input_size, hidden_size, num_layers, proj_size, dropout, zoneout, recurrent_dropout: as those of the modules;
-            dropout is that between layers.
+            dropout is that between layers. "rnn" has no zoneout.
     """
     options: dict[str, Any] = {
         "num_layers": num_layers,
@@ -47,6 +47,8 @@ def recurrent(
     }
     if cell == "lstm":
         return prnn.nn.LSTM(input_size, hidden_size, proj_size=proj_size, **options)
+    if cell == "rnn" and options.pop("zoneout") > 0:
+        raise ValueError(f"zoneout is {zoneout}, but cell is 'rnn', which has none")
     kinds = {"gru": prnn.nn.GRU, "rnn": prnn.nn.RNN, "layer_norm_lstm": prnn.nn.LayerNormLSTM}
     return kinds[cell](input_size, hidden_size, **options)
 

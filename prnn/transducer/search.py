@@ -14,9 +14,9 @@ from prnn.transducer.checks import (
     check_lengths,
     kind,
     require_at_least,
-    require_durations,
     require_searchable,
 )
+from prnn.transducer.config import require_durations
 from prnn.transducer.greedy import greedy_search
 from prnn.transducer.hypothesis import Decoder, Hypothesis, found_hypotheses, map_tensors
 from prnn.transducer.inference import in_eval_mode

@@ -52,15 +52,16 @@ class Config:
 def configs(draw: st.DrawFn) -> Config:
     layers = draw(st.sampled_from((1, 1, 2, 3)))
     reset = draw(st.sampled_from((None, 0.0, 0.1, 0.5, 1.0)))
+    cell = draw(st.sampled_from(CELLS))
     return Config(
-        cell=draw(st.sampled_from(CELLS)),
+        cell=cell,
         input_size=draw(st.sampled_from((1, 3, 8))),
         units=draw(st.sampled_from((1, 2, 4, 9))),
         heads=draw(st.sampled_from((1, 1, 2, 3))),
         num_layers=layers,
         bidirectional=draw(st.booleans()),
         bias=draw(st.booleans()),
-        zoneout=draw(st.sampled_from((0.0, 0.0, 0.1, 0.6))),
+        zoneout=0.0 if cell == "RNN" else draw(st.sampled_from((0.0, 0.0, 0.1, 0.6))),
         recurrent_dropout=draw(st.sampled_from((0.0, 0.0, 0.3))),
         training=draw(st.booleans()),
         dtype=draw(st.sampled_from((torch.float64, torch.float32))),
@@ -76,7 +77,8 @@ def configs(draw: st.DrawFn) -> Config:
 
 def make(config: Config) -> Any:
     options: dict[str, Any] = {"bidirectional": config.bidirectional, "heads": config.heads, "bias": config.bias}
-    options |= {"zoneout": config.zoneout, "recurrent_dropout": config.recurrent_dropout, "dtype": config.dtype}
+    options |= {"recurrent_dropout": config.recurrent_dropout, "dtype": config.dtype}
+    options |= {} if config.cell == "RNN" else {"zoneout": config.zoneout}
     sizes = (config.input_size, config.heads * config.units, config.num_layers)
     return getattr(prnn.nn, config.cell)(*sizes, **options).train(config.training)
 
