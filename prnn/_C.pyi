@@ -299,7 +299,7 @@ def transducer_beam_search(
     frames: int,
     lengths: int,
     bias: tuple[int, int, int] | None,
-    state: Sequence[int],
+    state: Sequence[int] | None,
     outputs: Sequence[int],
     workspace: int,
     workspace_size: int,

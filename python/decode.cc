@@ -154,18 +154,19 @@ void bind_decode(py::module_& module) {
   module.def("transducer_beam_search",
              [](const Handle& handle, const Model& model, Address prepared, const BeamSizes& sizes, Address frames,
                 Address lengths, const std::optional<std::tuple<int64_t, Address, Address>>& bias,
-                const std::array<Address, 8>& state, const std::array<Address, 6>& outputs, Address workspace,
-                size_t workspace_size) {
+                const std::optional<std::array<Address, 8>>& state, const std::array<Address, 6>& outputs,
+                Address workspace, size_t workspace_size) {
                const prnnTransducerBeamOptions_t options = beam_options_of(sizes);
                const prnnTransducerBias_t scores = bias_of(bias);
                const prnnTransducerInputs_t inputs{pointer(frames), pointer<int>(lengths), bias ? &scores : nullptr};
-               const prnnTransducerBeamState_t states = beam_state_of(state);
+               const prnnTransducerBeamState_t states = state ? beam_state_of(*state) : prnnTransducerBeamState_t{};
                const prnnTransducerBeamOutputs_t found = beam_outputs_of(outputs);
                prnnStatus_t status;
                {
                  py::gil_scoped_release release;
-                 status = prnnTransducerBeamSearch(handle.get(), &model, pointer(prepared), &options, &inputs, &states,
-                                                   &found, pointer(workspace), workspace_size);
+                 status =
+                     prnnTransducerBeamSearch(handle.get(), &model, pointer(prepared), &options, &inputs,
+                                              state ? &states : nullptr, &found, pointer(workspace), workspace_size);
                }
                check(status, handle.get());
              });

@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 
-ARCHITECTURES = ["80", "86", "89", "90a", "100", "120"]
+ARCHITECTURES = ["75", "80", "86", "89", "90a", "100", "120"]
+# What has no code for 7.5, on which layers run on cuDNN: resident kernels and the transducer search.
+_FROM_80 = ("/generated/", "src/rnn/cuda/step/", "src/layer_norm_lstm/", "src/decode/")
 # The architecture to build for on a machine without a GPU: every kernel exists for it.
 _WITHOUT_GPU = "90a"
 
@@ -33,7 +35,7 @@ def native_architectures() -> list[str]:
     return sorted({_architecture_of(capability) for capability in query_gpus("compute_cap")}) or [_WITHOUT_GPU]
 
 
-def _compiled_for(wanted: list[str]) -> list[str]:
+def compiled_for(wanted: list[str]) -> list[str]:
     archs = {*wanted} - {"native"} | ({*native_architectures()} if "native" in wanted else set())
     return [arch for arch in ARCHITECTURES if arch in archs]
 
@@ -43,13 +45,15 @@ def describe_cuda_build(wanted: list[str], toolkit_headers: str) -> str:
     header = pathlib.Path(toolkit_headers, "cuda.h")
     version = re.search(r"#define CUDA_VERSION (\d+)", header.read_text() if header.exists() else "")
     toolkit = f" {int(version[1]) // 1000}.{int(version[1]) % 1000 // 10}" if version else ""
-    return f"CUDA{toolkit}: " + ", ".join(re.sub(r"(\d)(a?)$", r".\1\2", arch) for arch in _compiled_for(wanted))
+    return f"CUDA{toolkit}: " + ", ".join(re.sub(r"(\d)(a?)$", r".\1\2", arch) for arch in compiled_for(wanted))
 
 
-def arch_flags(wanted: list[str]) -> list[str]:
-    """Machine code for each architecture. For the newest that is not one GPU's alone (as 90a is) intermediate code as
-    well, which the driver of a later GPU translates."""
-    archs = _compiled_for(wanted)
+def arch_flags(wanted: list[str], source: str = "") -> list[str]:
+    """Machine code for each architecture, but for 7.5 in the sources that need 8.0. For the newest that is not one
+    GPU's alone (as 90a is) intermediate code as well, which the driver of a later GPU translates."""
+    archs = compiled_for(wanted)
+    if any(folder in source for folder in _FROM_80):
+        archs = [arch for arch in archs if arch != "75"] or ["80"]
     flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
     portable = [arch for arch in archs if arch.isdigit()]
     if portable:

@@ -235,7 +235,8 @@ def test_unknown_option_or_value_is_refused(tree: Tree, option: str, message: st
         ("echo 10.3", ["100"]),
         ("echo 11.0", ["100"]),  # through the intermediate code
         ("echo 12.1", ["120"]),
-        ("echo 7.5", ["90a"]),
+        ("echo 7.5", ["75"]),
+        ("echo 7.0", ["90a"]),
         ("echo no devices were found; exit 6", ["90a"]),
         (None, ["90a"]),
     ],
@@ -250,6 +251,16 @@ def test_native_is_this_machines_gpus(
     flags = nvcc_arch.arch_flags(["native"])
     assert re.findall(r"code=sm_(\w+)", " ".join(flags)) == archs
     assert re.findall(r"code=compute_(\w+)", " ".join(flags)) == [arch for arch in archs[:1] if arch != "90a"]
+
+
+def test_resident_kernels_have_no_code_for_7_5() -> None:
+    def codes(wanted: list[str], source: str) -> list[str]:
+        return re.findall(r",code=(\w+)", " ".join(nvcc_arch.arch_flags(wanted, source)))
+
+    instance = "build/release/generated/rnn/cuda/mma_float.cu"
+    assert codes(["75", "90a"], "src/ctc/cuda/ctc_recursion.cu") == ["sm_75", "sm_90a", "compute_75"]
+    assert codes(["75", "90a"], instance) == codes(["90a"], instance) == ["sm_90a"]
+    assert codes(["75"], instance) == codes(["75"], "src/decode/cuda/search_float.cu") == ["sm_80", "compute_80"]
 
 
 def test_cuda_without_nvcc_is_refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +375,7 @@ def test_resident_kernels_use_no_local_memory() -> None:
 
 
 # All but 90a, those of the same features together.
-OTHER_ARCHITECTURES = [["80", "86", "89"], ["100", "120"]]
+OTHER_ARCHITECTURES = [["75"], ["80", "86", "89"], ["100", "120"]]
 
 
 @pytest.mark.full
@@ -378,6 +389,9 @@ def test_every_engine_compiles_for(archs: list[str], tmp_path: pathlib.Path) -> 
         kernels.setdefault(kernel.function, kernel)
     sources = [tmp_path / "kernels.cu"]
     sources[0].write_text(kernel_instances.instances_text(list(kernels.values())))
+    if archs == ["75"]:  # which has losses alone
+        sources = [path for path in (ROOT / "src/rnnt").rglob("*.cu") if "warp_m" in path.read_text()]
+        assert sources
     if archs[0] == "80":
         sources += [path for path in (ROOT / "src/rnnt").rglob("*.cu") if "PRNN_HAS_" in path.read_text()]
         assert len(sources) > 1

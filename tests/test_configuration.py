@@ -102,6 +102,8 @@ def test_defaults() -> None:
     options = parse(REQUIRED)[0]
     assert options.output == Path("prnn-train")
     assert (options.lr, options.batch_size, options.epochs) == (2e-3, 16, 40)
+    assert parse([*REQUIRED, "--cell", "lstm"])[0].lr == 1e-3
+    assert parse([*REQUIRED, "--cell", "gru", "--lr", "0.002"])[0].lr == 2e-3
     model = options.transducer(17, 80)
     assert (model.frame_stack, model.frame_stride, model.encoder_layers, model.encoder_hidden) == (8, 4, 4, 512)
     assert (model.encoder_cell, model.dropout) == ("layer_norm_lstm", 0.2)

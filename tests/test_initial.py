@@ -108,6 +108,7 @@ def test_the_checkpoints_options_are_the_defaults(tmp_path: Path, capsys: pytest
     model = options.transducer(3, 80)
     assert {name: getattr(model, name) for name in MODEL} == MODEL
     assert model.dropout == 0.4
+    assert options.lr == 1e-3  # the default of its cell
     with pytest.raises(SystemExit):
         parse([*command, "--print_config"])
     assert "encoder_cell: gru" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """prnn selftest, and the comparison of layers with the CPU before a GPU that nobody has run serves them. The CPU takes
 the GPU's place; faults are planted in what it is given, and in what it computes."""
 
+import contextlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -175,12 +176,37 @@ def test_the_cpu_has_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- Before a layer's first call ----
 
 
+@pytest.mark.parametrize(
+    ("plan", "of_layers", "of_losses"),
+    [
+        ({"supported": True, "measured": True}, False, False),
+        ({"supported": True, "measured": False}, True, True),
+        ({"supported": False, "measured": False}, False, True),  # without a row: layers run on cuDNN
+    ],
+)
+def test_what_is_unproven(
+    monkeypatch: pytest.MonkeyPatch, plan: dict[str, bool], of_layers: bool, of_losses: bool
+) -> None:
+    class Rnn:
+        def __init__(self, *arguments: object) -> None: ...
+
+        def query(self, *arguments: object) -> dict[str, bool]:
+            return plan
+
+    monkeypatch.setattr(_handles._C, "Rnn", Rnn)
+    monkeypatch.setattr(_handles, "handle", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    found = _handles.is_unproven.__wrapped__
+    assert found(torch.device("cuda", 0)) is of_layers
+    assert found(torch.device("cuda", 0), of_layers=False) is of_losses
+
+
 @pytest.fixture
 def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The CPU as a GPU that nobody has run; returns the file of verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for module in (_call, layer_norm_lstm, _handles):
-        monkeypatch.setattr(module, "is_unproven", lambda device: True)
+        monkeypatch.setattr(module, "is_unproven", lambda device, of_layers=True: True)
     monkeypatch.setattr(_twin, "describe_gpu", lambda device: "a GPU, its driver and a build")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 9999")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -98,13 +98,13 @@ def _cuda_library() -> _C.Handle:
 
 
 @functools.cache
-def is_unproven(device: torch.device) -> bool:
-    """Whether layers are planned for a GPU by a row of the table of which no plan has ever run on such a GPU."""
+def is_unproven(device: torch.device, *, of_layers: bool = True) -> bool:
+    """Whether no plan of a GPU's row has ever run on one. Without a row a GPU has no layers, but losses."""
     if device.type != "cuda":
         return False
     with torch.cuda.device(device):
         plan = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False).query(handle(device), [1])
-    return bool(plan["supported"]) and not plan["measured"]
+    return not plan["measured"] and bool(plan["supported"] or not of_layers)
 
 
 def require_proven(kernels: str, device: torch.device, dtype: torch.dtype) -> None:
@@ -113,7 +113,7 @@ def require_proven(kernels: str, device: torch.device, dtype: torch.dtype) -> No
     Raises:
         NotSupportedError: they do not.
     """
-    if is_unproven(device):
+    if is_unproven(device, of_layers=False):
         from prnn._ops._twin import require_agreement  # which calls them
 
         require_agreement(kernels, device, dtype)

@@ -76,6 +76,7 @@ _MODEL_DEFAULTS: dict[str, object] = {
     "dropout": 0.2,
     "ctc_weight": 0.3,
 }
+_LR_OF_OTHER_CELLS = 1e-3  # plain LSTMs learn next to nothing at 2e-3
 _SHORT = {
     "accelerator": "--device",
     "model.encoder_cell": "--cell",
@@ -274,8 +275,12 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
     parser = train_parser()
     try:
         first = [word for word in arguments if not word.startswith("--print_config")]
-        if (init := parser.parse_args(first).init) is not None:
-            _begin_with(parser, Path(init).expanduser())
+        given = parser.parse_args(first)
+        if given.init is not None:
+            _begin_with(parser, Path(given.init).expanduser())
+            given = parser.parse_args(first)
+        if given.get("model.encoder_cell") != _MODEL_DEFAULTS["encoder_cell"]:
+            parser.set_defaults(lr=_LR_OF_OTHER_CELLS)
         values = parser.parse_args(list(arguments)).as_dict()
         values.pop("config", None)
         restart, progress = values.pop("restart", False), not values.pop("no_progress", False)

@@ -97,7 +97,7 @@ class CutManifest:
         self.path = path
         self.shards = sorted(path.absolute().glob("cuts.*.jsonl*")) if path.is_dir() else []
         if path.is_dir() and not self.shards:
-            raise InputError(f"{path}: a folder without cuts.*.jsonl.gz, so no Lhotse Shar")
+            raise InputError(f"{path}: a folder without cuts.*.jsonl.gz, so no Lhotse Shar, and no manifest")
         if not path.exists():
             raise InputError(f"{path}: no such file")
 

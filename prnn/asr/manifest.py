@@ -35,6 +35,7 @@ class Utterance:
 
 _DURATION = Within(0.001, 1e6)  # seconds: 1 ms to 11 days
 _OFFSET = Within(0, 1e6)
+_EXAMPLE = '{"audio_filepath": "a.wav", "duration": 2.5, "text": "what is said"}'
 
 
 def _seconds(entry: dict[str, object], name: str, source: str, rule: Within) -> float:
@@ -68,7 +69,8 @@ def _parse(line: str, source: str, directory: Path, channel: int | None) -> Utte
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an int of thousands of digits
-        raise InputError(f"{source}: not a JSON object ({' '.join(str(error).split())})") from error
+        fault = " ".join(str(error).split())
+        raise InputError(f"{source}: not a JSON object ({fault}); a manifest has lines such as {_EXAMPLE}") from error
     if not isinstance(entry, dict):
         raise InputError(f"{source}: not a JSON object but {shown(entry, json.dumps)}")
     for key in ("audio_filepath", "duration", "text"):
@@ -115,8 +117,7 @@ def read_manifest(path: str | Path, channel: int | None = None) -> list[Utteranc
     with path.open("rb") as file:
         if is_recording(file.read(16)):
             raise InputError(
-                f"{path}: a recording, and a manifest is wanted: a text file with a line of JSON for each recording "
-                '({"audio_filepath": "a.wav", "duration": 2.5, "text": "what is said"})'
+                f"{path}: a recording, and a manifest is wanted: a text file with a line for each recording, {_EXAMPLE}"
             )
         file.seek(0)
         for number, line in enumerate(file, start=1):

@@ -42,7 +42,7 @@ class TrainingOptions:
         min_duration: seconds of the shortest utterance that is trained on.
         max_duration: seconds of the longest utterance that is trained on; null takes all.
         accumulate: batches of each process whose gradients make one step.
-        lr: peak learning rate.
+        lr: peak learning rate; the command's default is 0.001 if the encoder's cell is not layer_norm_lstm.
         warmup: share of all steps in which the learning rate rises; then it falls along a cosine to 1 %.
         weight_decay: of AdamW.
         beta1: of AdamW: decay of the mean of gradients.

@@ -9,7 +9,7 @@ import os
 import shutil
 
 import SCons.Tool.compilation_db as compilation_db
-from nvcc_arch import arch_flags
+from nvcc_arch import arch_flags, compiled_for
 from SCons.Action import Action
 from SCons.Scanner.C import CScanner
 from SCons.Tool import SourceFileScanner, createObjBuilders
@@ -61,7 +61,8 @@ def generate(env):
     env.Append(NVCCFLAGS=["--expt-relaxed-constexpr", "-Xptxas=-v"])
     if "native" not in env["cuda_arch"]:  # it takes a second a file; a library of this machine alone may be large
         env.Append(NVCCFLAGS=["--compress-mode=size"])
-    env["NVCC_ARCH"] = arch_flags(list(env["cuda_arch"]))
+    archs = compiled_for(list(env["cuda_arch"]))
+    env["NVCC_ARCH"] = lambda target, source, env, for_signature: arch_flags(archs, str(source[0]))
     env["NVCCCOM"] = (
         "$NVCC -c $NVCCFLAGS $NVCC_ARCH -ccbin=$CXX -forward-unknown-to-host-compiler -fPIC $NVCC_CXXFLAGS"
         " $_CPPDEFFLAGS $_CPPINCFLAGS -o ${TARGETS[0]} $SOURCE"

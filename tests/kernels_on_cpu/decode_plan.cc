@@ -76,7 +76,10 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   }
   add(s.output_bias, 4 * tiles_of_block(kOutput) * kTileRows);
   add(s.tiles, int64_t{kMatrices} * kBlockTilesBytes);
-  add(s.columns, columns * (batch.beam > 0 ? list * static_cast<int64_t>(sizeof(ListPart)) : int64_t{kColumnBytes}));
+  const int64_t merged = list + (model.durationCount + 1) / 2;
+  add(s.columns, columns * (batch.beam > 0 ? merged * static_cast<int64_t>(sizeof(ListPart)) : int64_t{kColumnBytes}));
+  if (batch.waiting > 0)
+    add(s.levels, batch.utterances * (kLevelsBytes + (2 * batch.beam + batch.waiting) * int64_t{kPathBytes}));
   add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : 2 * kSlotBytes + 8));
   int64_t end = 0;
   for (const auto& [at, bytes] : arrays) {
@@ -97,12 +100,16 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
           "an index of pieces has more than 16 bits");
 }
 
-void check_beams(const prnnTransducerModel_t& model, const SearchPlan& plan, int64_t n, int beam) {
-  const BatchPlan batch = plan_batch(plan, n, beam);
+// most_symbols: in a frame, by levels; 0: not by levels.
+void check_beams(const prnnTransducerModel_t& model, const SearchPlan& plan, int64_t n, int beam, int most_symbols) {
+  const int64_t waiting = most_symbols > 0 ? beam * (most_symbols + 1) : 0;
+  const BatchPlan batch = plan_batch(plan, n, beam, waiting);
   if (batch.blocks == 0) return;  // no room
   require(batch.groups >= 1 && batch.groups <= n, "a group has no utterance");
   require(batch.blocks * batch.groups <= plan.multiprocessors, "more blocks than multiprocessors");
-  require(batch.utterances >= 1 && batch.slots == batch.utterances * beam, "slots");
+  const int width = beam * (waiting > 0 ? 2 : 1);
+  require(batch.utterances >= 1 && batch.slots == batch.utterances * width, "slots");
+  require(waiting == 0 || (batch.window == 1 && batch.column_tiles == batch.slot_tiles()), "columns of a level");
   require(batch.window >= 1 && batch.window <= kMostWindow, "frames of a window");
   require(batch.slots * batch.window <= batch.column_tiles * kTileColumns, "frames have no column");
   const int slot_tiles = batch.slot_tiles();
@@ -124,7 +131,10 @@ void check_batches(const prnnTransducerModel_t& model, const SearchPlan& plan) {
     require(batch.column_tiles >= 1 && batch.column_tiles <= kMostColumnTiles, "column tiles");
     check_shares(batch);
     check_layout(model, plan, batch);
-    for (int beam = 1; beam <= kMostBeam && model.durationCount == 0; ++beam) check_beams(model, plan, n, beam);
+    for (int beam = 1; beam <= kMostBeam; ++beam) {
+      if (model.durationCount == 0) check_beams(model, plan, n, beam, 0);
+      for (int most_symbols : {1, 8}) check_beams(model, plan, n, beam, most_symbols);
+    }
   }
 }
 

@@ -155,6 +155,11 @@ inline int __reduce_max_sync(unsigned, int value) {
   for (int i = 0; i < 32; ++i) value = max(value, static_cast<int>(all[i][0]));
   return value;
 }
+inline unsigned __reduce_or_sync(unsigned, unsigned value) {
+  const auto all = gpu::exchange(static_cast<uint64_t>(value));
+  for (int i = 0; i < 32; ++i) value |= static_cast<unsigned>(all[i][0]);
+  return value;
+}
 inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
 inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
 inline void __syncwarp() {

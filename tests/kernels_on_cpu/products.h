@@ -66,7 +66,9 @@ struct TwoByTwo {
 // A float, rounded towards zero as the instructions round their sums.
 inline float truncated(double value) {
   const auto near = static_cast<float>(value);
-  return std::abs(static_cast<double>(near)) > std::abs(value) ? std::nextafter(near, 0.0f) : near;
+  const bool is_beyond = std::abs(static_cast<double>(near)) > std::abs(value);
+  return bits_as<float>(bits_as<uint32_t>(near) -
+                        (is_beyond ? 1 : 0));  // as std::nextafter(near, 0.0f), which is a call
 }
 
 // mma.sync m16n8k16, of Tf32 m16n8k8.

@@ -124,8 +124,6 @@ struct Group {
 
   // ---- states ----
 
-  __device__ __forceinline__ bool is_live(int s) const { return slots[s].utterance >= 0 && !slots[s].closes; }
-
   // Writes the states of utterances that end, each block its own units.
   __device__ __forceinline__ void write_states() {
 #pragma unroll 1
@@ -135,11 +133,12 @@ struct Group {
       for (int i = threadIdx.x; i < own.count * kTileUnits * p.slots; i += kThreads) {
         const int s = i % p.slots, own_unit = i / p.slots, unit = own.first * kTileUnits + own_unit;
         if (!slots[s].closes || !slots[s].has_changed || unit >= p.model.hiddenSize) continue;
-        const int64_t at =
-            (static_cast<int64_t>(slots[s].stream_after()) * p.layers + layer) * p.model.hiddenSize + unit;
-        static_cast<T*>(p.state.h)[at] = reinterpret_cast<const T*>(state_row(layer, s))[unit];
-        if (p.model.predictor == PRNN_PREDICTOR_LSTM)
-          static_cast<float*>(p.state.c)[at] = floats(p.shared.cells[layer])[own_unit * kSlotRoom + s];
+        slots[s].for_streams_after([&](int stream) {
+          const int64_t at = (static_cast<int64_t>(stream) * p.layers + layer) * p.model.hiddenSize + unit;
+          static_cast<T*>(p.state.h)[at] = reinterpret_cast<const T*>(state_row(layer, s))[unit];
+          if (p.model.predictor == PRNN_PREDICTOR_LSTM)
+            static_cast<float*>(p.state.c)[at] = floats(p.shared.cells[layer])[own_unit * kSlotRoom + s];
+        });
       }
     }
   }
@@ -174,7 +173,7 @@ struct Group {
 
   __device__ __forceinline__ bool has_frame(int column) const {
     const int s = slot_of(column);
-    return s < p.slots && is_live(s) && slots[s].frame + column - s * p.window < slots[s].length;
+    return s < p.slots && slots[s].is_live() && slots[s].frame + column - s * p.window < slots[s].length;
   }
 
   __device__ __forceinline__ void copy_frames();

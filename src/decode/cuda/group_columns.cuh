@@ -22,7 +22,7 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
 #pragma unroll 1
   for (int column = warp; column < p.slots * p.window; column += kWarps) {
     const int s = slot_of(column);
-    if (!is_live(s)) continue;
+    if (!slots[s].is_live()) continue;
     const int frame = min(slots[s].frame + column - s * p.window, slots[s].length - 1);
     const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
     const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner;

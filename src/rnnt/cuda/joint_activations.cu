@@ -1,5 +1,6 @@
 // Factors of the joiner's products: activations of a chunk of cells, the output layer, and the scales of both.
 #include "core/cuda/philox.cuh"
+#include "core/cuda/warp_reduce.cuh"
 #include "rnnt/cuda/joint.cuh"
 
 namespace prnn::rnnt_cuda {
@@ -17,7 +18,7 @@ __device__ __forceinline__ unsigned magnitude(float x) {
 
 // Adds to *extreme; the order does not matter to a maximum.
 __device__ void raise(unsigned* extreme, unsigned bits) {
-  bits = __reduce_max_sync(~0u, bits);
+  bits = warp_max(bits);
   if ((threadIdx.x & 31) == 0 && bits != 0) atomicMax(extreme, bits);
 }
 

@@ -1,6 +1,7 @@
 // Which cells of the lattice are computed: those of each frame, and where they lie among all.
 #include <cub/block/block_scan.cuh>
 
+#include "core/cuda/warp_reduce.cuh"
 #include "rnnt/cuda/joint.cuh"
 
 namespace prnn::rnnt_cuda {
@@ -37,8 +38,8 @@ __global__ void __launch_bounds__(kThreads)
       lowest = min(lowest, i);
       highest = i;
     }
-    from = __reduce_min_sync(~0u, lowest);
-    to = __reduce_max_sync(~0u, highest);
+    from = warp_min(lowest);
+    to = warp_max(highest);
   }
   if (lane != 0) return;
   frames.begin[frame] = rows.begin + from;
