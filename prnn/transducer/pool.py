@@ -321,16 +321,17 @@ class StreamPool:
             _write(states, rows, after)
             return out, counts
         waiting, hidden = states[:2], states.hidden
-        after: Any = None  # what waits then, unless nothing does and nothing did
+        kept: Any = None  # what waits then, unless nothing does and nothing did
         if alike is not None:
             assert chunk is not None
             x, count, frames, left = encoder.stacked_alike(chunk, _selected(waiting[0], rows), alike)
             counts = torch.full((len(x),), count, dtype=torch.int64, device=x.device)
             if alike or left:
-                after = frames, torch.full_like(counts, left)
+                kept = frames, torch.full_like(counts, left)
         else:
-            state = EncoderState(*_selected(waiting, rows), ())
-            x, counts, *after = encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
+            frames, held = _selected(waiting, rows)
+            state = EncoderState(frames, held, ())
+            x, counts, *kept = encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
         if self._layers is not None and not by_modules:
             out = self._layers.run(x, counts if alike is None else None, rows, hidden)
         elif x.shape[1]:
@@ -338,8 +339,8 @@ class StreamPool:
             _write(hidden, rows, new_hidden)
         else:
             out = x.new_zeros(len(x), 0, encoder.output_dim)
-        if after is not None:
-            _write(waiting, rows, tuple(after))
+        if kept is not None:
+            _write(waiting, rows, tuple(kept))
         return out, counts
 
     def _searched(self, rows: Tensor | None, slots: Tensor | None, out: Tensor, counts: Tensor) -> Found:
