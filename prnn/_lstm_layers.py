@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from prnn._compiler import disable
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import check_not_empty, is_autocast
-from prnn._ops._autocast import are_even, cast_each, casts_of
+from prnn._ops._autocast import are_even, casts_of
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import MODES
 from prnn._ops._segments import Group, cut, run_padded
@@ -82,7 +82,7 @@ def run_lstm_layers(
             zoneout, recurrent = draw_masks(module, input, input.size(1))
         if result_dtype != dtype or is_cast:
             states = [None if state is None else state.to(dtype) for state in states]
-            weights = cast_each(weights, dtype)
+            weights = [weight.to(dtype) for weight in weights]
         on_device = None if lengths is None else _lengths_on_device(lengths, input)
         run = partial(_run_stack, module, weights)
         output, hy, cy = _run_with_resets(run, input, states, on_device, (zoneout, recurrent), reset, directions)

@@ -11,7 +11,6 @@ from layer_norm_lstm_case import Case
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
-from prnn._ops._autocast import cast_each
 from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm
 
 MASKS = {"zoneout": 0.2, "recurrent_dropout": 0.1}
@@ -207,28 +206,3 @@ def test_parameters_of_two_types_are_refused() -> None:
     module.norm_cell_bias_l1_reverse = torch.nn.Parameter(module.norm_cell_bias_l1_reverse.detach().float())
     with pytest.raises(ValueError, match=r"norm_cell_bias_l1_reverse has dtype torch.float32, but weight_ih_l0 has"):
         module(torch.zeros(2, 1, 3, dtype=torch.bfloat16))
-
-
-@pytest.mark.parametrize("frozen", [(), (1,), (0, 1, 2)], ids=str)
-def test_weights_are_cast_by_one_operation(frozen: tuple[int, ...]) -> None:
-    """Or, if some want no gradient, each by itself: values, what wants a gradient, first and second derivatives."""
-    weights = [
-        torch.randn(shape, requires_grad=place not in frozen) for place, shape in enumerate([(8, 3), (8,), (2, 4)])
-    ]
-    found, expected = cast_each(weights, torch.bfloat16), [weight.to(torch.bfloat16) for weight in weights]
-    assert all(map(torch.equal, found, expected))
-    assert [cast.requires_grad for cast in found] == [weight.requires_grad for weight in weights]
-    assert (found[0].grad_fn is found[2].grad_fn) == (len(frozen) != 1)
-    wanted = [weight for weight in weights if weight.requires_grad]
-    if not wanted:
-        return
-    derivatives = []
-    for casts in (found, expected):
-        loss = sum((cast.float() ** 3).sum() for cast in casts[:2])  # the third has no gradient
-        first = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
-        assert first[-1] is None
-        second = torch.autograd.grad(sum((each**2).sum() for each in first[:-1]), wanted[:-1])
-        derivatives.append([*first[:-1], *second])
-    for one, two in zip(*derivatives, strict=True):
-        assert one.dtype == torch.float32
-        assert torch.equal(one, two)

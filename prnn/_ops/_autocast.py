@@ -2,16 +2,15 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn._compiler import assume_constant_result
 from prnn._ops._layer import MODES
-from prnn._ops._torch_private import foreach_copy, is_batched, is_undisturbed
 
-__all__ = ["Casts", "are_even", "cast_each", "cast_to", "cast_weights", "casts_of"]
+__all__ = ["Casts", "are_even", "cast_to", "cast_weights", "casts_of"]
 
 
 class Casts(NamedTuple):
@@ -90,40 +89,6 @@ def are_even(lengths: Tensor | None) -> bool:
 
 def cast_to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
-
-
-class _CastEach(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.dtype = tensors[0].dtype
-        ctx.set_materialize_grads(False)
-        results = tuple(torch.empty_like(tensor, dtype=dtype) for tensor in tensors)
-        foreach_copy(results, tensors)
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        results = iter(cast_each([gradient for gradient in gradients if gradient is not None], ctx.dtype))
-        return None, *(None if gradient is None else next(results) for gradient in gradients)
-
-
-_cast_alike: Any = _CastEach.apply
-
-
-def cast_each(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The tensors in a type. In an eager call one operation casts all, on a GPU by one kernel, and one their gradients:
-    24 casts, of a stack of four LayerNormLSTM layers, take the host half a millisecond of a training step."""
-    if is_undisturbed() and tensors[0].dtype != dtype and _are_alike(tensors):
-        return list(_cast_alike(dtype, *tensors))
-    return [tensor.to(dtype) for tensor in tensors]
-
-
-def _are_alike(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors have one type, and all or none of them a gradient, and are plain ones."""
-    kinds = {(tensor.dtype, tensor.requires_grad) for tensor in tensors}
-    return len(kinds) == 1 and all(
-        type(each) in (Tensor, torch.nn.Parameter) and not is_batched(each) for each in tensors
-    )
 
 
 def cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -18,7 +18,6 @@ __all__ = [
     "cuda_current_stream",
     "disable_dynamo",
     "enable_single_level_autograd_function",
-    "foreach_copy",
     "forward_mode_is_on",
     "in_functorch",
     "is_batched",
@@ -61,9 +60,6 @@ def forward_mode_is_on() -> bool:
 
 # torch.cuda.current_stream() makes an object, which takes ten times as long.
 cuda_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-# Copies tensors to others of any type, of a GPU by one kernel.
-foreach_copy: Any = torch._foreach_copy_
 
 # A check of values in a compiled function that does not wait for them.
 assert_async: Any = torch._assert_async
