@@ -95,6 +95,7 @@ REMEMBERED = {  # once a process, GPU, thread or call, whatever sizes there are
     ("_ops/_twin.py", "_agreed"): "comparisons of a new GPU's kernels",
     ("_ops/_twin.py", "_told"): "warnings",
     ("_ops/_twin.py", "_verdicts"): "comparisons of a new GPU's kernels",
+    ("_ops/_twin.py", "describe_gpu"): "comparisons of a new GPU's kernels",
     ("_torch_on_cpu.py", "_processor"): "the processor's instruction set",
 }
 

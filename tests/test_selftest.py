@@ -5,6 +5,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -200,18 +201,16 @@ def test_what_is_unproven(
     assert found(torch.device("cuda", 0), of_layers=False) is of_losses
 
 
-Verdicts = dict[tuple[torch.device, str], str]
-
-
 @pytest.fixture
-def unproven(monkeypatch: pytest.MonkeyPatch) -> Verdicts:
-    """The CPU as a GPU that nobody has run; returns the verdicts."""
-    verdicts: Verdicts = {}
+def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The CPU as a GPU that nobody has run; returns the file of verdicts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for module in (_call, layer_norm_lstm, _handles):
         monkeypatch.setattr(module, "is_unproven", lambda device, of_layers=True: True)
+    monkeypatch.setattr(_twin, "describe_gpu", lambda device: "a GPU, its driver and a build")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 9999")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(_twin, "_verdicts", verdicts)
+    monkeypatch.setattr(_twin, "_verdicts", {})
     monkeypatch.setattr(_twin, "_told", set())
     monkeypatch.setattr(_twin, "_agreed", set())
     monkeypatch.setattr(_layer._measured, "_choices", {})
@@ -224,7 +223,7 @@ def unproven(monkeypatch: pytest.MonkeyPatch) -> Verdicts:
         self._has_choice = self.config.backend == BACKENDS["best"]
 
     monkeypatch.setattr(Layer, "__init__", as_on_a_gpu)
-    return verdicts
+    return tmp_path / "prnn" / "kernels_compared.jsonl"
 
 
 def backends_of(module: prnn.nn.LSTM) -> set[int]:
@@ -242,7 +241,7 @@ def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return made
 
 
-def test_kernels_that_agree_serve_the_layer(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_agree_serve_the_layer(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_comparisons(monkeypatch)
     module, x = prnn.nn.LSTM(8, 16, 3), torch.randn(40, 2, 8)
     with warnings.catch_warnings():
@@ -253,13 +252,14 @@ def test_kernels_that_agree_serve_the_layer(unproven: Verdicts, monkeypatch: pyt
                 module(x)
     ((config, sizes),) = made  # of fewer layers and timesteps
     assert (config.num_layers, sizes) == (1, (2,) * 5)
-    assert list(unproven.values()) == [""]
+    ((_, sentence),) = map(json.loads, unproven.read_text().splitlines())
+    assert sentence == ""
     assert BACKENDS["cudnn"] not in backends_of(module)
 
 
 @pytest.mark.parametrize("trains", [False, True])
-def test_kernels_that_differ_do_not(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch, trains: bool) -> None:
-    """The next layer of the size compares no more."""
+def test_kernels_that_differ_do_not(unproven: Path, monkeypatch: pytest.MonkeyPatch, trains: bool) -> None:
+    """The next process reads it, and compares no more."""
     broken(monkeypatch, nothing, lambda found: found["y"][0, 0].add_(0.1))
     made = count_comparisons(monkeypatch)
     x = torch.randn(6, 2, 8)
@@ -270,12 +270,13 @@ def test_kernels_that_differ_do_not(unproven: Verdicts, monkeypatch: pytest.Monk
         ):
             module(x)
         assert backends_of(module) == {BACKENDS["cudnn"]}
+        monkeypatch.setattr(_twin, "_verdicts", {})
         monkeypatch.setattr(_twin, "_told", set())
     assert len(made) == 1
-    assert "y differs from the CPU's by" in next(iter(unproven.values()))
+    assert "y differs from the CPU's by" in json.loads(unproven.read_text())[1]
 
 
-def test_operators_take_the_other_kernels_in_both_passes(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_take_the_other_kernels_in_both_passes(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch, nothing, lambda found: found["dw"].zero_())
     served, forward, backward = set(), _call.Call.forward, _call.Call.backward
 
@@ -298,7 +299,7 @@ def test_operators_take_the_other_kernels_in_both_passes(unproven: Verdicts, mon
     assert served == {("forward", BACKENDS["cudnn"]), ("backward", BACKENDS["cudnn"])}
 
 
-def test_a_kernel_that_fails_differs(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_fails_differs(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(stack: Layer, sizes: Sequence[int]) -> object:
         raise RuntimeError("misaligned address")
 
@@ -307,13 +308,13 @@ def test_a_kernel_that_fails_differs(unproven: Verdicts, monkeypatch: pytest.Mon
         prnn.nn.GRU(8, 16)(torch.randn(6, 2, 8))
 
 
-def test_what_cudnn_cannot_serve_is_refused(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cudnn_cannot_serve_is_refused(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch, nothing, lambda found: found["y"].zero_())
     with pytest.raises(prnn.NotSupportedError, match="have never run on RTX 9999 before, and y differs"):
         prnn.nn.GRU(8, 16, heads=2)(torch.randn(6, 2, 8))
 
 
-def test_nothing_is_compared_in_a_capture(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compared_in_a_capture(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_comparisons(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     module, x = prnn.nn.GRU(8, 16), torch.randn(6, 2, 8)
@@ -328,7 +329,7 @@ def test_nothing_is_compared_in_a_capture(unproven: Verdicts, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_layer_normalisation(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
+def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, masked: bool) -> None:
     """Its kernels run where they agree, and nothing else can take their place."""
     options = {"zoneout": 0.2, "recurrent_dropout": 0.2} if masked else {}
     x = torch.randn(9, 3, 8)
@@ -337,7 +338,7 @@ def test_layer_normalisation(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch
         module(x.to(dtype))[0].sum().backward()
         with torch.no_grad():
             module(x.to(dtype), lengths=torch.tensor([9, 4, 1]))
-    sentences = list(unproven.values())
+    sentences = [json.loads(line)[1] for line in unproven.read_text().splitlines()]
     assert sentences == ["", ""]  # with lengths and without, of float32, in which the CPU computes other types, too
     correct, calls = layer_norm_lstm._backward_kernel, 0
 
@@ -399,24 +400,24 @@ def breaks_losses(monkeypatch: pytest.MonkeyPatch, break_it: Callable[[Data], No
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_are_compared_before_their_first_call(
-    name: str, unproven: Verdicts, monkeypatch: pytest.MonkeyPatch
+    name: str, unproven: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name.startswith("joint"):  # which the CPU computes by blocks, without such a kernel
         _handles.require_proven(name, CPU, torch.float32)
-        assert list(unproven.values()) == [""]
+        assert json.loads(unproven.read_text())[1] == ""
         return
     compared = breaks_losses(monkeypatch, nothing)
     for _ in range(2):
         LOSSES[name]().backward()
         torch.func.grad(lambda x: prnn.ctc_loss(x, *ON))(leaf(6, 2, 5).detach())
     assert compared.count(name) == 1
-    assert list(unproven.values()) == [""] * len(set(compared))
+    assert [json.loads(line)[1] for line in unproven.read_text().splitlines()] == [""] * len(set(compared))
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("output", ["costs", "gradients"])
 def test_losses_that_differ_are_refused(
-    name: str, output: str, unproven: Verdicts, monkeypatch: pytest.MonkeyPatch
+    name: str, output: str, unproven: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_it(found: Data) -> None:
         wrong = found["costs"] if output == "costs" else next(v for key, v in found.items() if key.startswith("d"))
@@ -433,7 +434,7 @@ def test_losses_that_differ_are_refused(
             LOSSES[name]()
 
 
-def test_a_search_that_differs_calls_its_modules(unproven: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_differs_calls_its_modules(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     breaks_losses(monkeypatch, lambda found: found["symbols"][1, 0].add_(1))
     predictor, joiner = prnn.transducer.RecurrentPredictor(9, 8, 8), prnn.transducer.Joiner(8, 8, 8, 9)
     x = torch.randn(2, 5, 8)
@@ -441,6 +442,15 @@ def test_a_search_that_differs_calls_its_modules(unproven: Verdicts, monkeypatch
         found = prnn.transducer_search(x, predictor=predictor, joiner=joiner)
     monkeypatch.undo()
     assert torch.equal(found.symbols, prnn.transducer_search(x, predictor=predictor, joiner=joiner).symbols)
+
+
+def test_a_cache_that_cannot_be_used(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its content is no verdict, and nothing can be written to it."""
+    unproven.parent.mkdir()
+    unproven.write_text('{}\n["key"]\nrubbish\n[1, 2]\n')
+    assert _twin._read() == {}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(unproven))
+    prnn.nn.GRU(8, 16)(torch.randn(6, 2, 8))
 
 
 # ---- The command ----

@@ -7,7 +7,11 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
 import math
+import os
+import pathlib
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +31,7 @@ __all__ = [
     "Difference",
     "compare",
     "compare_layer",
+    "describe_gpu",
     "fails",
     "few_threads",
     "require_agreement",
@@ -66,7 +71,7 @@ _OF_A_PLAN = (
 )
 
 _lock = threading.Lock()
-_verdicts: dict[tuple[torch.device, str], str] = {}  # by GPU and problem: "" or what differs
+_verdicts: dict[str, str] = {}  # by problem and GPU: "" or what differs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +263,8 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], inf
 
 def fails(stack: Layer, sequences: Sequence[int] | _C.Sequences) -> bool:
     """Whether a layer on a GPU that is_unproven() has to run on cuDNN, since its kernels differ from the CPU's. The
-    first call of a size in a process compares. Warns where kernels differ.
+    first call of a size compares; what it found is kept for the process and in a file of the user's cache. Warns where
+    kernels differ.
 
     sequences: the sequences of each timestep of the call.
 
@@ -296,7 +302,7 @@ _agreed: set[tuple[str, torch.device, torch.dtype]] = set()
 
 def require_agreement(kernels: str, device: torch.device, dtype: torch.dtype) -> None:
     """On a GPU that is_unproven(), the kernels of a loss, or of the search, are compared with the CPU's in a type, on a
-    small problem, before their first call in a process.
+    small problem, before their first call. What was found is kept as `fails` keeps it.
 
     kernels: as prnn._selftest.differences names them.
 
@@ -330,18 +336,21 @@ def _verdict(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mappin
 
 
 def verdict(device: torch.device, problem: str, kernels: str, differences: Callable[[], Iterable[Difference]]) -> str:
-    """ "" where kernels agree with the CPU's on a GPU that is_unproven(); else a sentence. The first call for a GPU and
-    a problem compares.
+    """ "" where kernels agree with the CPU's on a GPU that is_unproven(); else a sentence. What was found is kept under
+    the problem and the GPU.
 
     kernels: what runs there. differences: compares.
     """
     where = f"the kernels ({kernels}) have never run on {torch.cuda.get_device_name(device)} before, and"
-    key = device, problem
+    key = hashlib.sha256(f"{describe_gpu(device)}; {problem}".encode()).hexdigest()
     with _lock:
+        if key not in _verdicts:
+            _verdicts.update(_read())
         if key not in _verdicts:
             if torch.cuda.is_current_stream_capturing():
                 return f"{where} nothing can be compared while a CUDA graph is captured; make such a call once before"
             _verdicts[key] = _find_verdict(where, differences)
+            _remember(key, _verdicts[key])
         return _verdicts[key]
 
 
@@ -372,3 +381,62 @@ def _reduced(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mappin
             if found["supported"] and all(found[name] == plan[name] for name in _OF_A_PLAN):
                 return smaller, sizes
     return stack, [*[batch] * (min(steps, _STEPS[-1]) - 1), last]
+
+
+@functools.cache
+def describe_gpu(device: torch.device) -> str:
+    """The GPU, its driver, and the build of the library: what a verdict is about."""
+    properties = torch.cuda.get_device_properties(device)
+    with torch.cuda.device(device):
+        row = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False).query(handle(device), [1])["device"]
+    library = sorted((pathlib.Path(_C.__file__).parent / "lib").glob("libprnn.so.*"))[0].stat()
+    build = f"build of {library.st_size} bytes, {library.st_mtime_ns}"
+    return f"{properties.name}, {properties.multi_processor_count} SMs, planned as {row}; {driver()}; {build}"
+
+
+def driver() -> str:
+    """The driver's version as its kernel module has it, "580.65.06"; "unknown" where it does not tell."""
+    try:
+        text = pathlib.Path("/sys/module/nvidia/version").read_text()
+    except OSError:
+        return "unknown"
+    return text.strip()
+
+
+def _file() -> pathlib.Path | None:
+    try:
+        top = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    except RuntimeError:  # no home folder
+        return None
+    return top / "prnn" / "kernels_compared.jsonl"
+
+
+def _read() -> dict[str, str]:
+    """Reads the verdicts on all GPUs; layers whose verdict cannot be read are compared again."""
+    found: dict[str, str] = {}
+    file = _file()
+    try:
+        lines = [] if file is None else file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return found
+    for line in lines:
+        try:
+            key, sentence = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(key, str) and isinstance(sentence, str):
+            found[key] = sentence
+    return found
+
+
+def _remember(key: str, sentence: str) -> None:
+    file = _file()
+    if file is None:
+        return
+    line = json.dumps([key, sentence]) + "\n"
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with file.open("a") as stream:  # one write: other processes append, too
+            stream.write(line)
+    except OSError:
+        return

@@ -9,7 +9,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prnn.commands.failure import CommandError, reported
@@ -70,19 +69,12 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
     return dataclasses.asdict(outcome) | {"error": error, "is_good": outcome.is_good}
 
 
-def _driver() -> str:
-    """The driver's version as its kernel module has it, "580.65.06"; "unknown" where it does not tell."""
-    try:
-        return Path("/sys/module/nvidia/version").read_text().strip()
-    except OSError:
-        return "unknown"
-
-
 def _about(device: Any) -> dict[str, Any]:
     import torch
 
     from prnn import _C, __version__
     from prnn._ops._handles import handle
+    from prnn._ops._twin import driver
 
     layer = _C.Rnn(_C.LSTM, _C.FLOAT, 64, 1, 64, False)
     plan = layer.query(handle(device), 1)
@@ -90,7 +82,7 @@ def _about(device: Any) -> dict[str, Any]:
     if device.type == "cpu":
         return about | {"device": plan["device"]}
     return about | {
-        "driver": _driver(),
+        "driver": driver(),
         "device": torch.cuda.get_device_name(device),
         "planned_as": plan["device"],
         "was_run": plan["measured"],
