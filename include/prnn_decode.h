@@ -216,8 +216,7 @@ typedef struct {
                       * such hypothesis */
 } prnnTransducerBeamOutputs_t;
 
-/* Bytes of workspace of a beam search. A CUDA handle answers NOT_SUPPORTED for STANDARD, models with durations, and
- * more than 16 hypotheses. */
+/* Bytes of workspace of a beam search. A CUDA handle answers NOT_SUPPORTED for more than 16 hypotheses. */
 PRNN_API prnnStatus_t prnnGetTransducerBeamSearchWorkspaceSize(prnnHandle_t handle, const prnnTransducerModel_t* model,
                                                                const prnnTransducerBeamOptions_t* options,
                                                                size_t* sizeInBytes);

@@ -64,6 +64,10 @@ class Sequences:
     def __init__(self, lengths: Sequence[int], steps: int) -> None: ...
     @staticmethod
     def even(steps: int, batch: int) -> Sequences: ...
+    @staticmethod
+    def of_lengths(lengths: Any, steps: int, batch: int) -> Sequences | None: ...
+    @staticmethod
+    def of_sizes(sizes: Any, rows: int) -> Sequences | None: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> int: ...
     @property
@@ -72,6 +76,8 @@ class Sequences:
     def rows(self) -> int: ...
     @property
     def order(self) -> list[int] | None: ...
+    @property
+    def shape(self) -> tuple[int, int, int, bool]: ...
     @property
     def batch(self) -> int: ...
     @property
@@ -103,16 +109,7 @@ class Rnn:
     def set_plan(
         self, forward: tuple[int, int, int, int, int] | None, backward: tuple[int, int, int, int, int] | None
     ) -> None: ...
-    def set_extras(
-        self,
-        reset: int,
-        cells: int,
-        dcells: int,
-        reset_hx: int = 0,
-        reset_cx: int = 0,
-        dreset_hx: int = 0,
-        dreset_cx: int = 0,
-    ) -> None: ...
+    def set_extras(self, reset: int, cells: int, dcells: int) -> None: ...
     def set_masks(self, recurrent: int, zoneout: int, zoneout_expectation: float) -> None: ...
     def set_dropout(self, handle: Handle, dropout: float, states: int, states_size: int, seed: int) -> None: ...
     def restore_dropout(self, handle: Handle, dropout: float, states: int, states_size: int) -> None: ...
@@ -139,7 +136,7 @@ class Rnn:
         reserve: int,
         reserve_size: int,
     ) -> None: ...
-    def forward_padded(
+    def run_forward(
         self,
         handle: Handle,
         sequences: Sequences,
@@ -152,13 +149,14 @@ class Rnn:
         y: int,
         hy: int,
         cy: int,
-        scratch: int,
+        cells: int,
         workspace: int,
         workspace_size: int,
         reserve: int,
         reserve_size: int,
+        options: tuple[int, int, int, bool, bool] | None,
     ) -> None: ...
-    def backward_padded(
+    def run_backward(
         self,
         handle: Handle,
         sequences: Sequences,
@@ -174,19 +172,20 @@ class Rnn:
         dy_sequence_stride: int,
         dhy: int,
         dcy: int,
+        dcells: int,
         dx: int,
         dhx: int,
         dcx: int,
         initial: int,
         dw: int,
-        scratch: int,
         workspace: int,
         workspace_size: int,
         reserve: int,
         reserve_size: int,
+        options: tuple[int, int, int, bool, bool] | None,
     ) -> None: ...
-    def scratch_size(self, sequences: Sequences, is_backward: bool) -> int: ...
-    def padded_spaces(self, handle: Handle, training: bool, sequences: Sequences) -> tuple[int, int, int]: ...
+    def spaces(self, handle: Handle, training: bool, sequences: Sequences) -> tuple[int, int]: ...
+    def backward_space(self, handle: Handle, sequences: Sequences, has_dcells: bool, has_dx: bool) -> int: ...
     def backward_data(
         self,
         handle: Handle,
@@ -300,7 +299,7 @@ def transducer_beam_search(
     frames: int,
     lengths: int,
     bias: tuple[int, int, int] | None,
-    state: Sequence[int],
+    state: Sequence[int] | None,
     outputs: Sequence[int],
     workspace: int,
     workspace_size: int,

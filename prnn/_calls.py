@@ -23,7 +23,7 @@ from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
-from prnn._ops._sequences import sequences_of, sequences_of_batch_sizes, sequences_of_lengths
+from prnn._ops._sequences import sequences_of
 from prnn._own_parameters import OwnParameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
 
@@ -132,7 +132,7 @@ class ModuleCalls:
         if is_packed:
             if len(shape) != 2 or lengths is not None:
                 return None
-            sequences = sequences_of_batch_sizes(batch_sizes, shape[0])
+            sequences = Sequences.of_sizes(batch_sizes.tolist(), shape[0])
             if sequences is None or (order is not None and order.size(0) != sequences.batch):
                 return None
             batch = max_batch = sequences.batch
@@ -145,13 +145,15 @@ class ModuleCalls:
                 input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
             own_shape = (batch,)
             if lengths is not None:
-                is_on_gpu = self.is_gpu and type(lengths) is Tensor and lengths.is_cuda
-                if is_on_gpu and not self.is_plain:
+                is_tensor = type(lengths) is Tensor
+                if is_tensor and lengths.is_cuda and not self.is_plain:
                     lengths = checked_lengths(lengths, batch, input)  # kernels may serve the call that read them there
-                elif (is_on_gpu and _is_capturing()) or (
-                    sequences := sequences_of_lengths(lengths, steps, batch)
-                ) is None:
+                elif is_tensor and (lengths.is_meta or (lengths.is_cuda and _is_capturing())):
                     return None
+                else:
+                    values = lengths.tolist() if is_tensor else lengths
+                    if (sequences := Sequences.of_lengths(values, steps, batch)) is None:
+                        return None
         elif len(shape) == 2 and lengths is None:
             input, reset, batch = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1), 1
             own_shape = ()
@@ -247,8 +249,13 @@ class ModuleCalls:
         if sequences is None and (batch_sizes is not None or lengths is not None):
             sequences = sequences_of(input, batch_sizes, lengths)
         dtype, casts, places = self.dtype, None, self.places if weights is self.weights else None
+        if sequences is None:
+            steps, batch, _ = input.shape
+            last, is_padded = batch, False
+        else:
+            steps, batch, last, is_padded = sequences.shape
         if is_cast and dtype is not _float64:
-            is_even = sequences is None or sequences[0] == sequences[-1]
+            is_even = last == batch
             casts = casts_of(input, hx, cx, is_even, config.mode, config.proj_size)
             dtype = casts.computed
         frozen, keeps_reserve = 0, training
@@ -260,15 +267,10 @@ class ModuleCalls:
             if self.is_cpu:  # no backward pass will want the reserve space
                 frozen = config.num_layers - config.return_cells
         # The key of the prepared calls: backends depend on it, and the library's objects belong to a thread.
-        if sequences is None:
-            steps, batch, _ = input.shape
-            last = batch
-        else:
-            steps, batch, last = len(sequences), sequences.batch, sequences[-1]
-            if last < batch and steps > EXACT_STEPS:
-                last = 0
-            if last == batch and sequences.is_padded:  # all as long, but shorter than the input
-                steps = -steps
+        if last < batch and steps > EXACT_STEPS:
+            last = 0
+        if last == batch and is_padded:  # all as long, but shorter than the input
+            steps = -steps
         has_options = config.has_reset + 2 * config.return_cells
         on_gpu = None if not self.is_gpu else (self.has_tf32 and allows_tf32_rnn(), is_benchmark(), _is_capturing())
         size = (steps, batch, last, keeps_reserve, frozen, has_options, dtype, on_gpu, this_thread.token)

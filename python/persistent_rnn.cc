@@ -95,6 +95,35 @@ void unpack_sequences(const Handle& handle, const BatchSizes& batch_sizes, const
         handle.get());
 }
 
+// Python's integers from 1 to a largest one; none where an object is no list or tuple of such.
+template <class Integer>
+std::optional<std::vector<Integer>> integers_of(const py::object& list, long long largest) {
+  if (!PyList_CheckExact(list.ptr()) && !PyTuple_CheckExact(list.ptr())) return std::nullopt;
+  std::vector<Integer> found(static_cast<size_t>(PySequence_Fast_GET_SIZE(list.ptr())));
+  PyObject* const* const items = PySequence_Fast_ITEMS(list.ptr());
+  for (size_t i = 0; i < found.size(); ++i) {
+    int overflow = 0;
+    const long long value = PyLong_CheckExact(items[i]) ? PyLong_AsLongLongAndOverflow(items[i], &overflow) : 0;
+    if (overflow != 0 || value < 1 || value > largest) return std::nullopt;
+    found[i] = static_cast<Integer>(value);
+  }
+  return found;
+}
+
+std::optional<Sequences> sequences_of_lengths(const py::object& lengths, int steps, size_t batch) {
+  const auto found = integers_of<int64_t>(lengths, steps);
+  if (!found || found->size() != batch) return std::nullopt;
+  return Sequences(*found, steps);
+}
+
+std::optional<Sequences> sequences_of_sizes(const py::object& sizes, int64_t rows) {
+  auto found = integers_of<int>(sizes, INT_MAX);
+  if (!found || found->empty() || !std::is_sorted(found->rbegin(), found->rend())) return std::nullopt;
+  Sequences sequences(std::move(*found));
+  if (sequences.rows() != rows) return std::nullopt;
+  return sequences;
+}
+
 // A stack of recurrent layers: what prnnSetRNNDescriptor takes, and the input size. Pointers are integers, 0 is NULL.
 class Rnn {
  public:
@@ -181,24 +210,19 @@ class Rnn {
     check(prnnSetRNNPlan(rnn_.get(), forward ? &first : nullptr, backward ? &second : nullptr));
   }
 
-  // Sets the extras of the calls and queries that follow.
-  void set_extras(uintptr_t reset, uintptr_t cells, uintptr_t dcells, uintptr_t reset_hx, uintptr_t reset_cx,
-                  uintptr_t dreset_hx, uintptr_t dreset_cx) {
-    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(reset)),
-                                 pointer(cells),
-                                 pointer(dcells),
-                                 pointer(reset_hx),
-                                 pointer(reset_cx),
-                                 pointer(dreset_hx),
-                                 pointer(dreset_cx)};
-    check(prnnSetRNNExtras(rnn_.get(), &extras));
+  // Sets the extras of the calls and queries that follow, whose addresses run_forward() and run_backward() replace.
+  void set_extras(uintptr_t reset, uintptr_t cells, uintptr_t dcells) {
+    extras_.reset = static_cast<const unsigned char*>(pointer(reset));
+    extras_.cells = pointer(cells);
+    extras_.dcells = pointer(dcells);
+    check(prnnSetRNNExtras(rnn_.get(), &extras_));
   }
 
-  // Sets the masks of the calls and queries that follow.
+  // Sets the masks of the calls and queries that follow, likewise.
   void set_masks(uintptr_t recurrent, uintptr_t zoneout, double zoneout_expectation) {
-    const prnnRNNMasks_t masks{pointer(recurrent), static_cast<const unsigned char*>(pointer(zoneout)),
-                               zoneout_expectation};
-    check(prnnSetRNNMasks(rnn_.get(), &masks));
+    masks_ =
+        prnnRNNMasks_t{pointer(recurrent), static_cast<const unsigned char*>(pointer(zoneout)), zoneout_expectation};
+    check(prnnSetRNNMasks(rnn_.get(), &masks_));
   }
 
   void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
@@ -274,72 +298,75 @@ class Rnn {
     });
   }
 
-  // Padded data, {timesteps, N, ...}: of x with strides in bytes, of y and its kin contiguous. It is packed into
-  // `scratch`, of scratch_size() bytes, and unpacked from there; states are sorted on their way.
-  void forward_padded(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
-                      size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t hy,
-                      uintptr_t cy, uintptr_t scratch, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
-                      size_t reserve_size) {
-    Scratch space{scratch};
-    const Padded padded{handle, sequences};
-    const size_t rows = static_cast<size_t>(sequences.rows());
-    const uintptr_t packed_x = space.take(rows * row_bytes(input_)), packed_y = space.take(rows * row_bytes(output()));
-    padded.pack(x, step_stride, sequence_stride, packed_x, row_bytes(input_));
-    const uintptr_t own_hx = sorted(padded, space, hx, h_states()), own_cx = sorted(padded, space, cx, c_states());
-    const uintptr_t own_hy = unsorted(padded, space, hy, h_states()), own_cy = unsorted(padded, space, cy, c_states());
-    forward(handle, sequences, packed_x, own_hx, own_cx, w, packed_y, own_hy, own_cy, workspace, workspace_size,
-            reserve, reserve_size);
-    padded.unpack(packed_y, y, row_bytes(output()));
-    restore(padded, own_hy, hy, h_states());
-    restore(padded, own_cy, cy, c_states());
+  // The options of one call, contiguous: reset, and the masks of zoneout and of the recurrence; and whether hx and cx
+  // hold, behind the states that sequences begin with, those that they start anew with.
+  using Options = std::optional<std::tuple<uintptr_t, uintptr_t, uintptr_t, bool, bool>>;
+
+  // Packed data, or padded {timesteps, N, ...}, x with strides in bytes. Padded data is packed into the beginning of
+  // `workspace` and unpacked from there; states are sorted on their way.
+  void run_forward(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
+                   size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t hy,
+                   uintptr_t cy, uintptr_t cells, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
+                   size_t reserve_size, const Options& options) {
+    Arrays arrays{handle, sequences, workspace};
+    const uintptr_t own_x = arrays.rows(x, row_bytes(input_), step_stride, sequence_stride),
+                    own_y = arrays.new_rows(y, row_bytes(output())),
+                    own_cells = arrays.new_rows(cells, row_bytes(directions_ * hidden_)),
+                    own_hx = arrays.states(hx, h_states()), own_cx = arrays.states(cx, c_states()),
+                    own_hy = arrays.new_states(hy, h_states()), own_cy = arrays.new_states(cy, c_states());
+    const Restored restored{*this, options.has_value()};
+    if (options) use_options(arrays, *options, {hx, cx, 0, 0, own_cells, 0});
+    forward(handle, sequences, own_x, own_hx, own_cx, w, own_y, own_hy, own_cy, arrays.end(),
+            workspace_size - arrays.size(), reserve, reserve_size);
+    arrays.finish();
   }
 
-  // A backward pass over padded data; dw 0: without the weights' gradients. dy has strides in bytes, too.
-  void backward_padded(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
-                       size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t dy,
-                       size_t dy_step_stride, size_t dy_sequence_stride, uintptr_t dhy, uintptr_t dcy, uintptr_t dx,
-                       uintptr_t dhx, uintptr_t dcx, uintptr_t initial, uintptr_t dw, uintptr_t scratch,
-                       uintptr_t workspace, size_t workspace_size, uintptr_t reserve, size_t reserve_size) {
-    Scratch space{scratch};
-    const Padded padded{handle, sequences};
-    const size_t rows = static_cast<size_t>(sequences.rows());
+  // A backward pass over such data; dw 0: without the weights' gradients. dy has strides in bytes, too. initial: the
+  // states that these gradients begin with.
+  void run_backward(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
+                    size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t dy,
+                    size_t dy_step_stride, size_t dy_sequence_stride, uintptr_t dhy, uintptr_t dcy, uintptr_t dcells,
+                    uintptr_t dx, uintptr_t dhx, uintptr_t dcx, uintptr_t initial, uintptr_t dw, uintptr_t workspace,
+                    size_t workspace_size, uintptr_t reserve, size_t reserve_size, const Options& options) {
+    Arrays arrays{handle, sequences, workspace};
     const size_t x_bytes = row_bytes(input_), y_bytes = row_bytes(output());
-    const uintptr_t packed_x = space.take(rows * x_bytes), packed_y = space.take(rows * y_bytes),
-                    packed_dy = space.take(rows * y_bytes), packed_dx = dx == 0 ? 0 : space.take(rows * x_bytes);
-    const size_t y_sequence = y_bytes, y_step = y_bytes * static_cast<size_t>(sequences.batch());
-    padded.pack(x, step_stride, sequence_stride, packed_x, x_bytes);
-    padded.pack(y, y_step, y_sequence, packed_y, y_bytes);
-    padded.pack(dy, dy_step_stride, dy_sequence_stride, packed_dy, y_bytes);
-    const uintptr_t own_hx = sorted(padded, space, hx, h_states()), own_cx = sorted(padded, space, cx, c_states()),
-                    own_dhy = sorted(padded, space, dhy, h_states()), own_dcy = sorted(padded, space, dcy, c_states());
-    const uintptr_t own_dhx = unsorted(padded, space, dhx, h_states()),
-                    own_dcx = unsorted(padded, space, dcx, c_states());
-    backward_data(handle, sequences, packed_y, packed_dy, own_dhy, own_dcy, w, own_hx, own_cx, packed_dx, own_dhx,
-                  own_dcx, workspace, workspace_size, reserve, reserve_size);
+    const uintptr_t own_x = arrays.rows(x, x_bytes, step_stride, sequence_stride), own_y = arrays.rows(y, y_bytes),
+                    own_dy = arrays.rows(dy, y_bytes, dy_step_stride, dy_sequence_stride),
+                    own_dcells = arrays.rows(dcells, row_bytes(directions_ * hidden_)),
+                    own_dx = arrays.new_rows(dx, x_bytes);
+    const uintptr_t own_hx = arrays.states(hx, h_states()), own_cx = arrays.states(cx, c_states()),
+                    own_dhy = arrays.states(dhy, h_states()), own_dcy = arrays.states(dcy, c_states());
+    const uintptr_t own_dhx = arrays.new_states(dhx, h_states()), own_dcx = arrays.new_states(dcx, c_states());
+    // The backward pass looks at `cells` no further than whether it is NULL.
+    const Restored restored{*this, options.has_value()};
+    if (options) use_options(arrays, *options, {hx, cx, dhx, dcx, address(extras_.cells), own_dcells});
+    const uintptr_t rest = arrays.end();
+    const size_t rest_size = workspace_size - arrays.size();
+    backward_data(handle, sequences, own_y, own_dy, own_dhy, own_dcy, w, own_hx, own_cx, own_dx, own_dhx, own_dcx, rest,
+                  rest_size, reserve, reserve_size);
     if (dw != 0) {
-      const uintptr_t own_initial = initial == hx ? own_hx : initial;
-      backward_weights(handle, sequences, packed_x, own_initial, packed_y, dw, workspace, workspace_size, reserve,
+      backward_weights(handle, sequences, own_x, initial == hx ? own_hx : initial, own_y, dw, rest, rest_size, reserve,
                        reserve_size);
     }
-    if (dx != 0) padded.unpack(packed_dx, dx, x_bytes);
-    restore(padded, own_dhx, dhx, h_states());
-    restore(padded, own_dcx, dcx, c_states());
+    arrays.finish();
   }
 
-  // Bytes of `scratch`.
-  size_t scratch_size(const Sequences& sequences, bool is_backward) const {
-    const size_t rows = static_cast<size_t>(sequences.rows());
-    const size_t x = Scratch::whole(rows * row_bytes(input_)), y = Scratch::whole(rows * row_bytes(output()));
-    const size_t h = Scratch::whole(bytes_of(sequences, h_states())),
-                 c = Scratch::whole(bytes_of(sequences, c_states()));
-    const size_t sorted = sequences.order.empty() ? 0 : (is_backward ? 3 : 2) * (h + c);
-    return (is_backward ? 2 : 1) * (x + y) + sorted;
-  }
-
-  // {scratch, workspace, reserve space} of forward_padded(), of inference or of a training step.
-  std::tuple<size_t, size_t, size_t> padded_spaces(const Handle& handle, bool training, const Sequences& sequences) {
+  // {workspace, reserve space} of run_forward(), of inference or of a training step.
+  std::pair<size_t, size_t> spaces(const Handle& handle, bool training, const Sequences& sequences) {
     const auto [workspace, reserve] = temp_space_sizes(handle, training, sequences);
-    return {scratch_size(sequences, false), workspace, reserve};
+    return {workspace + packed_size(sequences, 1), reserve};
+  }
+
+  // Bytes of run_backward()'s workspace. Without the input's gradient, for which it wants room, cuDNN has another.
+  size_t backward_space(const Handle& handle, const Sequences& sequences, bool has_dcells, bool has_dx) {
+    prnnRNNExtras_t extras = extras_;
+    if (has_dcells) extras.dcells = pointer(1);
+    check(prnnSetRNNExtras(rnn_.get(), &extras));
+    const bool is_cudnn = backend_ == PRNN_CUDNN_BACKEND && !has_dx;
+    const size_t workspace =
+        is_cudnn ? workspace_size(handle, sequences) : temp_space_sizes(handle, true, sequences).first;
+    check(prnnSetRNNExtras(rnn_.get(), &extras_));
+    return workspace + packed_size(sequences, 2);
   }
 
   void backward_data(const Handle& handle, const Sequences& sequences, uintptr_t y, uintptr_t dy, uintptr_t dhy,
@@ -372,80 +399,162 @@ class Rnn {
   }
 
  private:
-  // Parts of a buffer, one after the other.
-  struct Scratch {
-    static size_t whole(size_t size) { return (size + 255) / 256 * 256; }
-    uintptr_t take(size_t size) {
-      const uintptr_t part = next;
-      next += whole(size);
-      return part;
-    }
-    uintptr_t next;
-  };
-
-  // Packs and unpacks the data of sequences, and sorts their states.
-  struct Padded {
-    void pack(uintptr_t padded, size_t step_stride, size_t sequence_stride, uintptr_t packed, size_t row) const {
-      copy_in(sequences.steps(), sequences.sizes.data(), padded, step_stride, sequence_stride, packed, row);
-    }
-    void unpack(uintptr_t packed, uintptr_t padded, size_t row) const {
-      copy_out(sequences.steps(), sequences.sizes.data(), packed, padded, sequences.padded_steps, row);
-    }
-    // {count, N, row}: all sequences in each of `count` timesteps.
-    void sort(uintptr_t given, uintptr_t sorted, int count, size_t row) const {
-      const BatchSizes sizes(static_cast<size_t>(count), sequences.batch());
-      const size_t step = row * static_cast<size_t>(sequences.batch());
-      copy_in(count, sizes.data(), given, step, row, sorted, row);
-    }
-    void unsort(uintptr_t sorted, uintptr_t given, int count, size_t row) const {
-      const BatchSizes sizes(static_cast<size_t>(count), sequences.batch());
-      copy_out(count, sizes.data(), sorted, given, count, row);
-    }
-    void copy_in(int steps, const int* sizes, uintptr_t padded, size_t step_stride, size_t sequence_stride,
-                 uintptr_t packed, size_t row) const {
-      check(prnnPackSequences(handle.get(), steps, sizes, sequences.order_or_null(), row, pointer(padded), step_stride,
-                              sequence_stride, pointer(packed)),
-            handle.get());
-    }
-    void copy_out(int steps, const int* sizes, uintptr_t packed, uintptr_t padded, int padded_steps, size_t row) const {
-      check(prnnUnpackSequences(handle.get(), steps, sizes, sequences.order_or_null(), row, pointer(packed),
-                                pointer(padded), padded_steps, row * static_cast<size_t>(sequences.batch()), row),
-            handle.get());
-    }
-
-    const Handle& handle;
-    const Sequences& sequences;
-  };
-
-  // The states of a call: so many, of N rows each.
+  // States of a call: so many, of N rows each.
   struct States {
     int count;
     size_t row;  // bytes
   };
+
+  // Where the library finds a call's arrays: as they lie, or, of padded data, copied into a buffer from long to short.
+  class Arrays {
+   public:
+    Arrays(const Handle& handle, const Sequences& sequences, uintptr_t buffer)
+        : handle_(handle), sequences_(sequences), begin_(buffer), end_(buffer), is_padded_(sequences.is_padded()) {}
+
+    size_t bytes_of(const States& states) const {
+      return static_cast<size_t>(states.count) * static_cast<size_t>(sequences_.batch()) * states.row;
+    }
+    static size_t whole(size_t size) { return (size + 255) / 256 * 256; }
+    uintptr_t end() const { return end_; }
+    size_t size() const { return end_ - begin_; }
+
+    // {timesteps, N, row} with strides in bytes; 0: contiguous.
+    uintptr_t rows(uintptr_t given, size_t row, size_t step_stride = 0, size_t sequence_stride = 0) {
+      if (given == 0 || !is_padded_) return given;
+      if (step_stride == 0) step_stride = (sequence_stride = row) * static_cast<size_t>(sequences_.batch());
+      const uintptr_t own = take(static_cast<size_t>(sequences_.rows()) * row);
+      pack(sequences_.sizes, given, step_stride, sequence_stride, own, row);
+      return own;
+    }
+
+    // {count, N, row}.
+    uintptr_t states(uintptr_t given, const States& states) {
+      if (given == 0 || sequences_.order.empty()) return given;
+      const uintptr_t own = take(bytes_of(states));
+      const size_t step = states.row * static_cast<size_t>(sequences_.batch());
+      pack(all_sequences(states.count), given, step, states.row, own, states.row);
+      return own;
+    }
+
+    // Likewise arrays that the call writes; finish() brings them to their places.
+    uintptr_t new_rows(uintptr_t given, size_t row) {
+      if (given == 0 || !is_padded_) return given;
+      return written(given, take(static_cast<size_t>(sequences_.rows()) * row), 0, row);
+    }
+    uintptr_t new_states(uintptr_t given, const States& states) {
+      if (given == 0 || sequences_.order.empty()) return given;
+      return written(given, take(bytes_of(states)), states.count, states.row);
+    }
+
+    void finish() const {
+      for (const Written* array = written_.data(); array < written_.data() + count_; ++array) {
+        const bool is_state = array->states > 0;
+        const BatchSizes sizes = is_state ? all_sequences(array->states) : sequences_.sizes;
+        check(prnnUnpackSequences(handle_.get(), static_cast<int>(sizes.size()), sizes.data(),
+                                  sequences_.order_or_null(), array->row, pointer(array->own), pointer(array->given),
+                                  is_state ? array->states : sequences_.padded_steps,
+                                  array->row * static_cast<size_t>(sequences_.batch()), array->row),
+              handle_.get());
+      }
+    }
+
+   private:
+    struct Written {
+      uintptr_t given, own;
+      int states;  // 0: rows
+      size_t row;
+    };
+
+    uintptr_t take(size_t size) {
+      const uintptr_t part = end_;
+      end_ += whole(size);
+      return part;
+    }
+    uintptr_t written(uintptr_t given, uintptr_t own, int states, size_t row) {
+      written_[static_cast<size_t>(count_++)] = {given, own, states, row};
+      return own;
+    }
+    BatchSizes all_sequences(int count) const { return BatchSizes(static_cast<size_t>(count), sequences_.batch()); }
+    void pack(const BatchSizes& sizes, uintptr_t padded, size_t step_stride, size_t sequence_stride, uintptr_t packed,
+              size_t row) const {
+      check(prnnPackSequences(handle_.get(), static_cast<int>(sizes.size()), sizes.data(), sequences_.order_or_null(),
+                              row, pointer(padded), step_stride, sequence_stride, pointer(packed)),
+            handle_.get());
+    }
+
+    const Handle& handle_;
+    const Sequences& sequences_;
+    uintptr_t begin_, end_;
+    bool is_padded_;
+    std::array<Written, 5> written_;  // a backward pass's: dx, dhx and dcx, and those of states at resets
+    int count_ = 0;
+  };
+
+  // Bytes that Arrays takes of a buffer, at most. passes: 1 of a forward pass, 2 of a backward pass, which has the
+  // gradients of most arrays, too.
+  size_t packed_size(const Sequences& sequences, int passes) const {
+    if (!sequences.is_padded()) return 0;
+    const size_t rows = static_cast<size_t>(sequences.rows()), times = static_cast<size_t>(passes);
+    const auto of_rows = [&](size_t row) { return Arrays::whole(rows * row); };
+    const auto of_states = [&](const States& states) {
+      if (sequences.order.empty()) return size_t{0};
+      return Arrays::whole(static_cast<size_t>(states.count) * static_cast<size_t>(sequences.batch()) * states.row);
+    };
+    const size_t states = of_states(h_states()) + of_states(c_states());
+    size_t size = times * (of_rows(row_bytes(input_)) + of_rows(row_bytes(output()))) + (times + 1) * states;
+    if (extras_.reset != nullptr) size += of_rows(1) + times * states;
+    if (extras_.cells != nullptr) size += of_rows(row_bytes(directions_ * hidden_));
+    if (masks_.zoneout != nullptr && passes == 1) size += of_rows(zoneout_row());
+    if (masks_.recurrent != nullptr) size += of_states(mask_states());
+    return size;
+  }
+
+  // Arrays of a call with options as its caller has them, but for those of cells.
+  struct Optional {
+    uintptr_t hx, cx, dhx, dcx, cells, dcells;
+  };
+
+  void use_options(Arrays& arrays, const Options::value_type& options, const Optional& given) {
+    const auto [reset, zoneout, recurrent, hx_at_reset, cx_at_reset] = options;
+    // The second halves of states.
+    const auto at_reset = [&](bool is_given, uintptr_t array, const States& states, bool is_new) {
+      if (!is_given || array == 0) return static_cast<void*>(nullptr);
+      const uintptr_t second = array + arrays.bytes_of(states);
+      return pointer(is_new ? arrays.new_states(second, states) : arrays.states(second, states));
+    };
+    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(arrays.rows(reset, 1))),
+                                 pointer(given.cells),
+                                 pointer(given.dcells),
+                                 at_reset(hx_at_reset, given.hx, h_states(), false),
+                                 at_reset(cx_at_reset, given.cx, c_states(), false),
+                                 at_reset(hx_at_reset, given.dhx, h_states(), true),
+                                 at_reset(cx_at_reset, given.dcx, c_states(), true)};
+    check(prnnSetRNNExtras(rnn_.get(), &extras));
+    prnnRNNMasks_t masks = masks_;
+    masks.recurrent = pointer(arrays.states(recurrent, mask_states()));
+    // A backward pass, which has no mask of zoneout, looks no further than whether it is NULL.
+    if (zoneout != 0) masks.zoneout = static_cast<const unsigned char*>(pointer(arrays.rows(zoneout, zoneout_row())));
+    check(prnnSetRNNMasks(rnn_.get(), &masks));
+  }
+
+  // Takes back what use_options() sets: sizes depend on what is NULL.
+  struct Restored {
+    ~Restored() {
+      if (!is_used) return;
+      prnnSetRNNExtras(rnn.rnn_.get(), &rnn.extras_);
+      prnnSetRNNMasks(rnn.rnn_.get(), &rnn.masks_);
+    }
+    const Rnn& rnn;
+    bool is_used;
+  };
+
+  static uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
   States h_states() const { return {layers_ * recurrences(), row_bytes(output() / recurrences())}; }
   // c; an sLSTM's c, n and m.
   States c_states() const { return {layers_ * recurrences() * (is_slstm() ? 3 : 1), row_bytes(hidden_ / heads_)}; }
-
-  uintptr_t sorted(const Padded& padded, Scratch& space, uintptr_t state, const States& states) const {
-    if (state == 0 || padded.sequences.order.empty()) return state;
-    const uintptr_t own = unsorted(padded, space, state, states);
-    padded.sort(state, own, states.count, states.row);
-    return own;
-  }
-
-  // Where a state is written before restore() brings it to the caller's order.
-  uintptr_t unsorted(const Padded& padded, Scratch& space, uintptr_t state, const States& states) const {
-    if (state == 0 || padded.sequences.order.empty()) return state;
-    return space.take(bytes_of(padded.sequences, states));
-  }
-
-  static size_t bytes_of(const Sequences& sequences, const States& states) {
-    return static_cast<size_t>(states.count) * static_cast<size_t>(sequences.batch()) * states.row;
-  }
-
-  void restore(const Padded& padded, uintptr_t own, uintptr_t state, const States& states) const {
-    if (own != state) padded.unsort(own, state, states.count, states.row);
-  }
+  States mask_states() const { return {layers_ * recurrences(), row_bytes(hidden_ / heads_)}; }
+  size_t zoneout_row() const { return static_cast<size_t>(layers_ * directions_) * static_cast<size_t>(hidden_); }
 
   size_t row_bytes(int width) const { return static_cast<size_t>(width) * element_size(); }
 
@@ -551,6 +660,8 @@ class Rnn {
   int wgrad_mode_ = PRNN_WGRAD_MODE_ADD;
   int frozen_layers_ = 0;
   int64_t params_size_ = 0;
+  prnnRNNExtras_t extras_{};
+  prnnRNNMasks_t masks_{};
   RnnDescriptor rnn_;
   DropoutDescriptor dropout_descriptor_;
   Filter weights_;
@@ -593,6 +704,11 @@ void bind_persistent_rnn(py::module_& module) {
       .def_static(
           "even", [](int steps, int batch) { return Sequences(BatchSizes(static_cast<size_t>(steps), batch)); },
           "steps"_a, "batch"_a, "Sequences that all have `steps` timesteps.")
+      .def_static("of_lengths", &sequences_of_lengths, "lengths"_a, "steps"_a, "batch"_a,
+                  "Padded data of so many timesteps; None unless lengths is a list or tuple of `batch` integers from 1 "
+                  "to steps.")
+      .def_static("of_sizes", &sequences_of_sizes, "sizes"_a, "rows"_a,
+                  "Packed data of so many rows; None unless sizes is a list or tuple of integers that make as many.")
       .def("__len__", &Sequences::steps)
       .def("__getitem__",
            [](const Sequences& sequences, int index) {
@@ -609,6 +725,12 @@ void bind_persistent_rnn(py::module_& module) {
           },
           "Sequences of padded data from long to short; None: as they lie.")
       .def_property_readonly("batch", &Sequences::batch)
+      .def_property_readonly(
+          "shape",
+          [](const Sequences& sequences) {
+            return py::make_tuple(sequences.steps(), sequences.batch(), sequences.last(), sequences.is_padded());
+          },
+          "Timesteps, sequences, those of the last timestep, and is_padded.")
       .def_property_readonly("is_padded", &Sequences::is_padded, "Whether a sequence is shorter than the data.")
       .def_property_readonly("lengths", &Sequences::lengths);
   py::implicitly_convertible<py::list, Sequences>();
@@ -630,8 +752,7 @@ void bind_persistent_rnn(py::module_& module) {
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
            "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
            "library's own.")
-      .def("set_extras", &Rnn::set_extras, "reset"_a, "cells"_a, "dcells"_a, "reset_hx"_a = 0, "reset_cx"_a = 0,
-           "dreset_hx"_a = 0, "dreset_cx"_a = 0, "Of the calls and queries that follow.")
+      .def("set_extras", &Rnn::set_extras, "reset"_a, "cells"_a, "dcells"_a, "Of the calls and queries that follow.")
       .def("set_masks", &Rnn::set_masks, "recurrent"_a, "zoneout"_a, "zoneout_expectation"_a,
            "Of the calls and queries that follow.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
@@ -647,16 +768,17 @@ void bind_persistent_rnn(py::module_& module) {
       .def("query_gpu", &Rnn::query_gpu, "gpu"_a, "batch"_a, "The same for a GPU of the table, by name.")
       .def("forward", &Rnn::forward, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a,
            "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Inference where reserve is 0.")
-      .def("forward_padded", &Rnn::forward_padded, "handle"_a, "sequences"_a, "x"_a, "step_stride"_a,
-           "sequence_stride"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a, "scratch"_a, "workspace"_a,
-           "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Padded data, strides in bytes.")
-      .def("backward_padded", &Rnn::backward_padded, "handle"_a, "sequences"_a, "x"_a, "step_stride"_a,
-           "sequence_stride"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "dy"_a, "dy_step_stride"_a, "dy_sequence_stride"_a,
-           "dhy"_a, "dcy"_a, "dx"_a, "dhx"_a, "dcx"_a, "initial"_a, "dw"_a, "scratch"_a, "workspace"_a,
-           "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Padded data, strides in bytes; dw 0: not wanted.")
-      .def("scratch_size", &Rnn::scratch_size, "sequences"_a, "is_backward"_a, "Bytes.")
-      .def("padded_spaces", &Rnn::padded_spaces, "handle"_a, "training"_a, "sequences"_a,
-           "(scratch, workspace, reserve space) of forward_padded in bytes.")
+      .def("run_forward", &Rnn::run_forward, "handle"_a, "sequences"_a, "x"_a, "step_stride"_a, "sequence_stride"_a,
+           "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a, "cells"_a, "workspace"_a, "workspace_size"_a, "reserve"_a,
+           "reserve_size"_a, "options"_a, "Packed data, or padded, with strides in bytes.")
+      .def("run_backward", &Rnn::run_backward, "handle"_a, "sequences"_a, "x"_a, "step_stride"_a, "sequence_stride"_a,
+           "hx"_a, "cx"_a, "w"_a, "y"_a, "dy"_a, "dy_step_stride"_a, "dy_sequence_stride"_a, "dhy"_a, "dcy"_a,
+           "dcells"_a, "dx"_a, "dhx"_a, "dcx"_a, "initial"_a, "dw"_a, "workspace"_a, "workspace_size"_a, "reserve"_a,
+           "reserve_size"_a, "options"_a, "Likewise; dw 0: not wanted.")
+      .def("spaces", &Rnn::spaces, "handle"_a, "training"_a, "sequences"_a,
+           "(workspace, reserve space) of run_forward in bytes.")
+      .def("backward_space", &Rnn::backward_space, "handle"_a, "sequences"_a, "has_dcells"_a, "has_dx"_a,
+           "The workspace of run_backward in bytes.")
       .def("backward_data", &Rnn::backward_data, "handle"_a, "batch_sizes"_a, "y"_a, "dy"_a, "dhy"_a, "dcy"_a, "w"_a,
            "hx"_a, "cx"_a, "dx"_a, "dhx"_a, "dcx"_a, "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a)
       .def("backward_weights", &Rnn::backward_weights, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "y"_a, "dw"_a,

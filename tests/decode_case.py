@@ -314,12 +314,14 @@ class DecodeCase:
         beam: int = 4,
         state: dict[str, Tensor] | None = None,
         bias: tuple[Tensor, Tensor] | None = None,
+        max_symbols: int | None = None,
     ) -> list[list[BeamFound]]:
-        """Returns what prnnTransducerBeamSearch, PRNN_BEAM_MODIFIED, finds in each utterance."""
+        """Returns what prnnTransducerBeamSearch finds in each utterance: PRNN_BEAM_STANDARD with `max_symbols`, else
+        PRNN_BEAM_MODIFIED."""
         frames = frames.contiguous()
         batch, count, _ = frames.shape
-        out = self.beam_outputs(batch, count, beam)
-        options = BeamOptions(batch, count, 1, beam, 0)
+        options = beam_options(batch, count, beam, max_symbols)
+        out = self.beam_outputs(batch, count * options.maxSymbols, beam)
         size = self.size("GetTransducerBeamSearchWorkspaceSize", options=ctypes.byref(options))
         workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=self.device)
         lengths_tensor = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device=self.device)
@@ -401,6 +403,11 @@ class DecodeCase:
         row = bias[1][node].double().cpu().clone()
         row[self.blank] = 0.0
         return row
+
+
+def beam_options(batch: int, count: int, beam: int, max_symbols: int | None) -> BeamOptions:
+    """PRNN_BEAM_STANDARD with `max_symbols`, else PRNN_BEAM_MODIFIED."""
+    return BeamOptions(batch, count, max_symbols or 1, beam, int(max_symbols is not None))
 
 
 class BeamFound(NamedTuple):

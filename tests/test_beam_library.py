@@ -69,13 +69,13 @@ def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], tolera
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
 def test_as_the_steps(predictor: str, mode: str, durations: str, bias: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    by_library = streaming.beam_by_library
+    by_library = streaming.whole_by_library
 
     def counted(*arguments: Any, **named: Any) -> Any:
         calls.append(by_library(*arguments, **named))
         return calls[-1]
 
-    monkeypatch.setattr(streaming, "beam_by_library", counted)
+    monkeypatch.setattr(streaming, "whole_by_library", counted)
     symbols = 0
     for seed, beam in ((0, 1), (1, 4), (2, 21)):
         model = tiny_model(seed, durations, predictor=predictor)

@@ -1,8 +1,13 @@
 """prnn bench decode: rows of both searches, with the symbols of the rate that was asked for."""
 
 import json
+import sys
 from argparse import Namespace
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +54,67 @@ def test_library_call(predictor: str) -> None:
     scores = beam_search(decoder, options, frames, torch.full((3,), 30)).scores
     for _ in range(2):
         torch.testing.assert_close(with_beam().scores, scores)
+
+
+class LabelLooping:
+    """In the place of NeMo's search: it calls the same methods of a decoder and a joint."""
+
+    def __init__(
+        self, decoder: Any, joint: Any, blank_index: int, max_symbols_per_step: int, durations: Sequence[int] = ()
+    ) -> None:
+        self.decoder, self.joint, self.blank, self.durations = decoder, joint, blank_index, durations
+        self.most = max_symbols_per_step
+
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[Any, None, None]:
+        rows = [self.search(frames[None, :length]) for frames, length in zip(x, lengths.tolist(), strict=True)]
+        counts = torch.tensor([len(row) for row in rows])
+        room = max(map(len, rows)) + 1
+        transcript = torch.tensor([row + [0] * (room - len(row)) for row in rows])
+        return SimpleNamespace(transcript=transcript, current_lengths=counts), None, None
+
+    def search(self, frames: torch.Tensor) -> list[int]:
+        symbols: list[int] = []
+        projected, at, here = self.joint.project_encoder(frames), 0, 0
+        last = torch.tensor([[self.blank]])
+        out, state = self.decoder.predict(last, self.decoder.initialize_state(last), add_sos=False, batch_size=1)
+        while at < projected.shape[1]:
+            logits = self.joint.joint_after_projection(projected[:, at : at + 1], self.joint.project_prednet(out))
+            row = logits[0, 0, 0]
+            classes = row[: len(row) - len(self.durations)]
+            symbol = int(classes.argmax())
+            ahead = self.durations[int(row[len(classes) :].argmax())] if self.durations else int(symbol == self.blank)
+            if symbol == self.blank:
+                ahead = max(ahead, 1)
+            else:
+                symbols.append(symbol)
+                kept = self.decoder.clone_state(state)
+                out, after = self.decoder.predict(torch.tensor([[symbol]]), state)
+                self.decoder.batch_replace_states_all(after, dst_states=state)
+                self.decoder.batch_replace_states_mask(kept, state, torch.tensor([False]), other_src_states=after)
+                here += 1
+                ahead = max(ahead, int(here == self.most))
+            here = 0 if ahead else here
+            at += ahead
+        return symbols
+
+
+@pytest.mark.parametrize("options", [[], ["--tdt", "--layers", "2"], ["--predictor", "gru"]], ids=str)
+def test_nemo(tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where NeMo is installed it has a row, with as many symbols."""
+    nemo = ModuleType("nemo")
+    nemo.__spec__ = ModuleSpec("nemo", None)
+    monkeypatch.setitem(sys.modules, "nemo", nemo)
+    for name in ("rnnt", "tdt"):
+        module = ModuleType(f"nemo.collections.asr.parts.submodules.transducer_decoding.{name}_label_looping")
+        vars(module)[f"GreedyBatched{name.upper()}LabelLoopingComputer"] = LabelLooping
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    sizes = ["--classes", "20", "--hidden", "16", "--joiner", "16", "--frames", "30", "--rate", "0.5"]
+    path = tmp_path / "rows.json"
+    main(["--batch", "2", *sizes, "--seconds", "0.01", "--json", str(path), *options], "cpu")
+    rows = {row["search"]: row["symbols"] for row in json.loads(path.read_text())["rows"]}
+    assert list(rows) == ["libprnn", "steps"] + ["NeMo"] * ("gru" not in options)
+    assert len(set(rows.values())) == 1
+    assert rows["steps"] > 2
 
 
 STREAMS = ["--encoder-layers", "1", "--encoder-hidden", "16", "--classes", "20", "--hidden", "16", "--joiner", "16"]

@@ -101,11 +101,36 @@ BEAM_MODELS: list[tuple[torch.dtype, dict[str, Any]]] = [
 @pytest.mark.parametrize("beam", [1, 2, 4, 7, 16])
 @pytest.mark.parametrize(("dtype", "options"), BEAM_MODELS, ids=str)
 def test_beams(dtype: torch.dtype, options: dict[str, Any], beam: int) -> None:
+    check_beams(dtype, options, beam, None)
+
+
+# Models whose hypotheses go on by levels, and the most symbols of a frame; None: PRNN_BEAM_MODIFIED.
+LEVEL_MODELS: list[tuple[torch.dtype, dict[str, Any], int | None]] = [
+    (torch.float32, {}, 3),
+    (torch.float32, {"durations": (0, 1, 2, 4)}, 3),
+    (torch.float32, {"durations": (3, 1), "predictor": "gru", "layers": 2, "hidden": 33, "joiner": 64}, 2),
+    (torch.float32, {"durations": tuple(range(16)), "predictor": "stateless", "classes": 500, "context": 3}, 8),
+    (torch.float32, LARGE | {"durations": (0, 1, 2, 3, 4)}, None),
+    (torch.float32, LARGE | {"durations": (0, 1, 2, 3, 4)}, 8),
+    (torch.bfloat16, LARGE | {"durations": (0, 1, 2, 3, 4)}, 8),
+    (torch.float16, LARGE, 8),
+    (torch.bfloat16, LARGE | {"layers": 2, "classes": 8193, "blank": 8192, "durations": (0, 1, 2, 3, 4)}, 8),
+]
+
+
+@pytest.mark.parametrize("beam", [1, 4, 7, 16])
+@pytest.mark.parametrize(("dtype", "options", "max_symbols"), LEVEL_MODELS, ids=str)
+def test_beams_by_levels(dtype: torch.dtype, options: dict[str, Any], max_symbols: int | None, beam: int) -> None:
+    check_beams(dtype, options, beam, max_symbols)
+
+
+def check_beams(dtype: torch.dtype, options: dict[str, Any], beam: int, max_symbols: int | None) -> None:
     """As on the CPU; in 16 bits, where symbols differ, the best has about the same score."""
     case = make_case(dtype, **options)
     frames, lengths = case.frames(6, 30), [30, 0, 1, 9, 29, 30]
-    found = case.beam_search(frames, lengths, beam)
-    expected = on_cpu(case, options).beam_search(frames.float().cpu(), lengths, beam)
+    found = case.beam_search(frames, lengths, beam, max_symbols=max_symbols)
+    cpu = on_cpu(case, options)
+    expected = cpu.beam_search(frames.float().cpu(), lengths, beam, max_symbols=max_symbols)
     assert sum(len(beams[0].symbols) for beams in expected) > 8
     if dtype == torch.float32:
         assert_beams(found, expected, TOLERANCES[dtype])
@@ -116,9 +141,11 @@ def test_beams(dtype: torch.dtype, options: dict[str, Any], beam: int) -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
-@pytest.mark.parametrize(("dtype", "options"), BEAM_MODELS[:7], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "options", "max_symbols"), [*((*model, None) for model in BEAM_MODELS[:7]), *LEVEL_MODELS[:7]], ids=str
+)
 def test_beams_have_the_same_bits_in_any_batch_and_in_chunks(
-    dtype: torch.dtype, options: dict[str, Any], biased: bool
+    dtype: torch.dtype, options: dict[str, Any], max_symbols: int | None, biased: bool
 ) -> None:
     case, bias = make_case(dtype, **options), None
     if biased:
@@ -126,10 +153,11 @@ def test_beams_have_the_same_bits_in_any_batch_and_in_chunks(
         after = torch.randint(0, 4, (4, case.classes), generator=generator, dtype=torch.int32).cuda()
         bias = (after, (2 * torch.randn(4, case.classes, generator=generator)).cuda())
     frames, lengths = case.frames(140, 17), [17 - n % 18 for n in range(140)]
-    together = case.beam_search(frames, lengths, bias=bias)
-    assert case.beam_search(frames, lengths, bias=bias) == together
+    where: dict[str, Any] = {"bias": bias, "max_symbols": max_symbols}
+    together = case.beam_search(frames, lengths, **where)
+    assert case.beam_search(frames, lengths, **where) == together
     for n in (0, 1, 17, 138):
-        assert case.beam_search(frames[n : n + 1], lengths[n : n + 1], bias=bias) == [together[n]]
+        assert case.beam_search(frames[n : n + 1], lengths[n : n + 1], **where) == [together[n]]
     state = case.beam_state(200, 4)
     state["slots"] = torch.randperm(200)[:140].int().cuda()
     if biased:
@@ -137,7 +165,7 @@ def test_beams_have_the_same_bits_in_any_batch_and_in_chunks(
     found = [[BeamFound([], [], [], 0.0, 0)] for _ in range(140)]
     for first, last in ((0, 1), (1, 9), (9, 17)):
         here = [max(0, min(length, last) - first) for length in lengths]
-        for n, beams in enumerate(case.beam_search(frames[:, first:last], here, state=state, bias=bias)):
+        for n, beams in enumerate(case.beam_search(frames[:, first:last], here, state=state, **where)):
             found[n] = [
                 BeamFound(
                     found[n][h.origin].symbols + h.symbols,
@@ -155,8 +183,9 @@ def test_beams_have_the_same_bits_in_any_batch_and_in_chunks(
     ("options", "sizes", "named"),
     [
         ({}, (4, 30, 1, 17, 0), "beam is 17"),
-        ({}, (4, 30, 3, 4, 1), "mode is PRNN_BEAM_STANDARD"),
-        ({"durations": (0, 1)}, (4, 30, 1, 4, 0), "durationCount is 2"),
+        ({}, (4, 30, 3, 17, 1), "beam is 17"),
+        ({}, (4, 30, 2**17, 4, 1), "maxSymbols 131072"),
+        ({"durations": (0, 1)}, (4, 2**24, 8, 4, 1), "maxFrames is 16777216 and maxSymbols 8"),
         ({}, (4, 2**28, 1, 4, 0), "maxFrames is 268435456"),
     ],
     ids=str,

@@ -12,6 +12,7 @@ import prnn
 from prnn import _C
 from prnn._ops import _call, _layer, _measured
 from prnn._ops._call import Call
+from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn._ops.rnn import call
 
@@ -197,9 +198,7 @@ def test_operators_choose_what_they_measured_whatever_the_precision(layer: Layer
 @pytest.mark.parametrize("training", [True, False])
 def test_nothing_is_measured_where_one_backend_alone_serves(layer: Layer, timed: list[int], training: bool) -> None:
     measured(layer, 65, training=training)
-    layer.has_extras = True
-    measured(layer, 4, training=training)
-    layer.has_extras, layer.has_masks = False, True
+    layer.has_options = True
     measured(layer, 4, training=training)
     on_the_cpu = Layer(BEST, torch.float32, 3, CPU)
     assert measured(on_the_cpu, 4, training=training) == BACKENDS["best"]
@@ -285,36 +284,20 @@ def test_the_reserve_space_is_what_the_library_asks_for(
     assert bytes_kept(x, given, True, monkeypatch) > needed  # an expression of T and N
 
 
-class Watched:
-    """A descriptor that keeps whether it was told of a gradient of c when it was asked for sizes."""
-
-    def __init__(self, rnn: _C.Rnn) -> None:
-        self.rnn = rnn
-        self.has_dcells = False  # as a layer is made
-        self.sized: list[bool] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rnn, name)
-
-    def set_extras(self, reset: int, cells: int, dcells: int, *states: int) -> None:
-        self.has_dcells = dcells != 0
-        self.rnn.set_extras(reset, cells, dcells, *states)
-
-    def temp_space_sizes(self, *arguments: Any) -> tuple[int, int]:
-        self.sized.append(self.has_dcells)
-        return self.rnn.temp_space_sizes(*arguments)
-
-
-def test_sizes_of_a_forward_pass_are_not_those_of_an_earlier_gradient_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lengths", [None, [2, 4, 1]])
+def test_sizes_of_a_forward_pass_are_not_those_of_an_earlier_gradient_of_c(lengths: list[int] | None) -> None:
     """That of c of every timestep has kernels of its own, whose workspace may be smaller."""
     module = prnn.nn.LSTM(3, 5)
-    config = BEST._replace(hidden_size=5, return_cells=True)
-    watched = Watched(_layer.layer(config, torch.float32, 3, CPU).rnn)
-    monkeypatch.setattr(_layer.layer(config, torch.float32, 3, CPU), "rnn", watched)
-    for batch in (2, 3):
-        cells = module(torch.randn(4, batch, 3), return_cells=True)[2]
-        cells.sum().backward()
-    assert watched.sized == [False, True, False, True]
+    rnn = _layer.layer(BEST._replace(hidden_size=5, return_cells=True), torch.float32, 3, CPU).rnn
+    sequences = _C.Sequences(lengths, 4) if lengths else _C.Sequences.even(4, 3)
+    expected = [rnn.spaces(handle(CPU), training, sequences) for training in (False, True)]
+    module(torch.randn(4, 3, 3), lengths=lengths, return_cells=True)[2].sum().backward()
+    assert [rnn.spaces(handle(CPU), training, sequences) for training in (False, True)] == expected
+    rnn.set_extras(0, 1, 1)
+    with_gradient = rnn.temp_space_sizes(handle(CPU), True, sequences)[0]
+    rnn.set_extras(0, 1, 0)
+    packed = rnn.backward_space(handle(CPU), sequences, True, True) - with_gradient
+    assert (packed > 0) == (lengths is not None)
 
 
 def test_a_layer_made_for_fake_tensors_serves_real_ones() -> None:

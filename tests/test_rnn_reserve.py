@@ -260,7 +260,7 @@ def test_gradients_are_those_of_the_larger_one(
 ) -> None:
     module, sizes = module_of(cell, layers, **OPTIONS[options]), []
     x = torch.randn(6, 3, 5, dtype=next(module.parameters()).dtype, requires_grad=True)
-    spaces = _C.Rnn.temp_space_sizes
+    spaces = _C.Rnn.spaces
 
     def larger(rnn: Any, handle: Any, training: bool, sequences: Any) -> tuple[int, int]:
         workspace, reserve = spaces(rnn, handle, training, sequences)
@@ -274,7 +274,7 @@ def test_gradients_are_those_of_the_larger_one(
 
     small = step()
     vars(module).pop("_calls", None)
-    monkeypatch.setattr(_C.Rnn, "temp_space_sizes", larger)
+    monkeypatch.setattr(_C.Rnn, "spaces", larger)
     assert_equal(small, step())
     is_smaller = [least < kept for least, kept in sizes]
     assert is_smaller

@@ -116,8 +116,10 @@ def test_folders_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(("machine", "features_on"), [("cpu", "workers"), ("gpu", "device")])
 def test_configurations(machine: str, features_on: str) -> None:
     files = ["--config", str(CONFIGS / "config.yaml"), "--config", str(CONFIGS / f"{machine}.yaml")]
-    options, *_ = parse([*files, "--manifest", "a.jsonl", "--valid", "b.jsonl"])
-    assert (options.features_on, options.model["encoder_cell"]) == (features_on, "layer_norm_lstm")
+    files += ["--manifest", "a.jsonl", "--valid", "b.jsonl"]
+    options, *_ = parse(files)
+    assert (options.features_on, options.model["encoder_cell"], options.lr) == (features_on, "layer_norm_lstm", 2e-3)
+    assert parse([*files, "--cell", "gru"])[0].lr == 1e-3
 
 
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

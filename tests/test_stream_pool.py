@@ -95,6 +95,23 @@ def test_streams_come_and_go(kind: str, biased: bool) -> None:
     assert symbols > 5
 
 
+@pytest.mark.parametrize("kind", ["lstm", "stateless", "own"])
+def test_a_stream_without_frames(kind: str) -> None:
+    """In a slot whose last stream has ended within a phrase."""
+    model = made(kind)
+    vocabulary = model.joiner.vocab_size
+    bias = PhraseBias([[i, j, k] for i in range(1, 5) for j in range(1, 5) for k in range(1, 5)], 3.0, vocabulary)
+    pool = StreamPool(model, 1, bias=bias)
+    features = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(1)).to(model.joiner.output.weight.dtype)
+    (expected,) = model.greedy_search(features[:, :0], torch.tensor([0]), bias=bias)
+    slot = pool.open()
+    symbols = len(pool.step([slot], features).tokens)
+    assert symbols % 3 != 0  # phrases are of three
+    pool.close(slot)
+    (found,) = pool.finish([pool.open()])
+    assert found.score == expected.score == 0.0
+
+
 def test_all_slots_in_order_are_a_batch() -> None:
     model = made("lstm")
     features = torch.randn(3, 20, 4)

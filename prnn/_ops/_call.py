@@ -10,7 +10,6 @@ from prnn import _C
 from prnn._ops._handles import device_of, handle, is_unproven, this_thread
 from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
-from prnn._ops._sequences import pack, sort_states, unpack, unsort_states
 
 __all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare"]
 
@@ -60,24 +59,19 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tens
     return torch.cat([weight.reshape(-1) for weight in weights])
 
 
-def _at_reset(
-    library: "_C.Handle", sequences: "_C.Sequences", states: Sequence[Tensor | None], is_new: bool = False
-) -> tuple[list[int], list[Tensor]]:
-    """Addresses of the states of sequences that start anew, the second halves of (2, L D, N, ...), 0 for none; and the
-    copies at these addresses where packed data have another order. is_new: of states that a call writes."""
-    addresses: list[int] = []
-    copies: list[Tensor] = []
-    order = sequences.order
-    for state in states:
-        if state is None or state.dim() == 3:
-            addresses.append(0)
-        elif order is None:
-            addresses.append(state.data_ptr() + state.nbytes // 2)
-        else:
-            own = torch.empty_like(state[1]) if is_new else sort_states(library, sequences, state[1])
-            copies.append(own)
-            addresses.append(own.data_ptr())
-    return addresses, copies
+def _addresses(options: Options, data: Data) -> tuple[tuple[int, int, int, bool, bool], list[Tensor]]:
+    """Options as the library's binding takes them, and the tensors at their addresses."""
+    reset, zoneout, recurrent, _ = options
+    input, hx, cx = data
+    if recurrent is not None:
+        recurrent = recurrent.to(input.dtype)
+    addresses, kept = [0, 0, 0], []
+    for place, array in enumerate((reset, zoneout, recurrent)):
+        if array is not None:
+            kept.append(array := array.contiguous())
+            addresses[place] = array.data_ptr()
+    hx_at_reset, cx_at_reset = hx is not None and hx.dim() == 4, cx is not None and cx.dim() == 4
+    return (addresses[0], addresses[1], addresses[2], hx_at_reset, cx_at_reset), kept
 
 
 class Call:
@@ -123,86 +117,43 @@ class Call:
         if stack.has_tf32:
             stack.follow_precision()
         rnn, new, training, batch = stack.rnn, input.new_empty, self.training, sequences.batch
-        *rows, _ = input.shape
-        is_padded = sequences.is_padded
-        hx_address = cx_address = cy_address = reserve_address = scratch_size = 0
+        hx_address = cx_address = cy_address = cells_address = reserve_address = step = sequence = 0
         if hx is not None:
             hx_address = (hx := hx.contiguous()).data_ptr()
         if cx is not None:
             cx_address = (cx := cx.contiguous()).data_ptr()
+        *rows, _ = input.shape
         y = new((*rows, stack.output_size))
         hy = new((stack.states, batch, stack.state_size))
-        cy = reserve = cells = None
+        cy = reserve = cells = given = None
         if stack.cell_states > 0:
             cy_address = (cy := new((stack.cell_states, batch, stack.hidden_size))).data_ptr()
-        if stack.has_extras or stack.has_masks:  # before sizes are asked for, which are others with the gradient of c
+        if stack.has_options:
+            given, _kept = _addresses(options, data)
             if stack.config.return_cells:
-                cells = new((*((sequences.rows,) if is_padded else rows), stack.cells_size))
-            at_reset: Sequence[int] = ()
-            if stack.config.has_reset:
-                at_reset, _copies = _at_reset(library, sequences, (hx, cx))
-            cells_address = 0 if cells is None else cells.data_ptr()
-            options = self._give_options(library, sequences, options, input, at_reset, cells_address)
+                cells_address = (cells := new((*rows, stack.cells_size))).data_ptr()
         if (seed := options[3]) is not None:
             stack.seed_dropout(library, seed)
-        if is_padded:
-            scratch_size, workspace_size, needed = rnn.padded_spaces(library, training, sequences)
-        else:
-            workspace_size, needed = self.spaces or rnn.temp_space_sizes(library, training, sequences)
+        workspace_size, needed = self.spaces or rnn.spaces(library, training, sequences)
         workspace = stack.kept_workspace
-        if workspace is None or workspace.numel() < scratch_size + workspace_size:
-            workspace = stack.workspace(scratch_size + workspace_size, input)
+        if workspace is None or workspace.numel() < workspace_size:
+            workspace = stack.workspace(workspace_size, input)
         if training:
             reserve_size = reserve_size or needed
             reserve_address = (reserve := new(reserve_size, dtype=_BYTE)).data_ptr()
-        address, results = workspace.data_ptr(), (y.data_ptr(), hy.data_ptr(), cy_address)
-        rest = (address + scratch_size, workspace_size, reserve_address, reserve_size if training else 0)
-        states = (hx_address, cx_address, weights.data_ptr())
-        if is_padded:
+        if not sequences.is_padded:
+            input = input.contiguous()
+        else:
             if input.stride(2) != 1:
                 input = input.contiguous()
-            itemsize, (step_stride, sequence_stride, _) = input.itemsize, input.stride()
-            x = (input.data_ptr(), step_stride * itemsize, sequence_stride * itemsize)
-            rnn.forward_padded(library, sequences, *x, *states, *results, address, *rest)
-            if cells is not None:
-                cells = unpack(library, cells, (*rows, stack.cells_size), sequences.sizes, sequences.order)
-        else:
-            input = input.contiguous()
-            rnn.forward(library, sequences, input.data_ptr(), *states, *results, *rest)
+            step, sequence, _ = input.stride()
+        itemsize = input.itemsize
+        rnn.run_forward(
+            *(library, sequences, input.data_ptr(), step * itemsize, sequence * itemsize, hx_address, cx_address),
+            *(weights.data_ptr(), y.data_ptr(), hy.data_ptr(), cy_address, cells_address),
+            *(workspace.data_ptr(), workspace_size, reserve_address, reserve_size if training else 0, given),
+        )
         return y, hy, cy, reserve, cells
-
-    def _give_options(
-        self,
-        library: "_C.Handle",
-        sequences: "_C.Sequences",
-        options: Options,
-        input: Tensor,
-        at_reset: Sequence[int],
-        cells: int,
-        dcells: int = 0,
-    ) -> Options:
-        """Has the library's next call take the options, and returns them as it reads them: those of padded sequences
-        packed. They have to live until that call.
-
-        at_reset, cells, dcells: addresses, of hx and cx at resets and in a backward pass of their gradients."""
-        stack, (reset, zoneout, recurrent, seed) = self.stack, options
-        if sequences.is_padded:
-            sizes, order = sequences.sizes, sequences.order
-            reset = None if reset is None else pack(library, reset.unsqueeze(-1), sizes, order)
-            zoneout = None if zoneout is None else pack(library, zoneout, sizes, order)
-            recurrent = None if recurrent is None else sort_states(library, sequences, recurrent)
-        if stack.has_extras:
-            reset = None if reset is None else reset.contiguous()
-            reset_address = 0 if reset is None else reset.data_ptr()
-            stack.rnn.set_extras(reset_address, cells, dcells, *at_reset)
-        if stack.has_masks:
-            zoneout = None if zoneout is None else zoneout.contiguous()
-            recurrent = None if recurrent is None else recurrent.to(input.dtype).contiguous()
-            # The backward pass, which has no mask of zoneout, looks no further than whether it is NULL.
-            zoneout_address = stack.config.mask_kinds & 1 if zoneout is None else zoneout.data_ptr()
-            recurrent_address = 0 if recurrent is None else recurrent.data_ptr()
-            stack.rnn.set_masks(recurrent_address, zoneout_address, stack.config.zoneout)
-        return reset, zoneout, recurrent, seed
 
     def backward(
         self,
@@ -221,12 +172,11 @@ class Call:
         library = stack.library or handle(stack.device)
         if stack.has_tf32:
             stack.follow_precision()
-        rnn, itemsize, config, is_padded = stack.rnn, input.itemsize, stack.config, sequences.is_padded
+        rnn, itemsize = stack.rnn, input.itemsize
         hx, cx, dhy, dcy, dcells = [
             None if tensor is None else tensor.contiguous() for tensor in (hx, cx, *gradients[1:])
         ]
         output = output.contiguous()
-        d_copies: list[Tensor] = []
         dy = torch.zeros_like(output) if gradients[0] is None else gradients[0]
         dx = input.new_empty(input.shape) if wanted[0] else None
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
@@ -234,50 +184,26 @@ class Call:
         dw = None
         if wanted[3]:
             dw = (input.new_empty if stack.sets_gradients else input.new_zeros)(stack.params_size)
-        if stack.has_extras or stack.has_masks:
-            at_reset: Sequence[int] = ()
-            if config.has_reset:
-                at_reset, _copies = _at_reset(library, sequences, (hx, cx))
-                d_at_reset, d_copies = _at_reset(library, sequences, (dhx, dcx), is_new=True)
-                at_reset = (*at_reset, *d_at_reset)
-            if dcells is not None:
-                sizes, order = sequences.sizes, sequences.order
-                dcells = pack(library, dcells, sizes, order) if is_padded else dcells.contiguous()
-            # The backward pass looks at `cells` no further than whether it is NULL.
-            addresses = (int(config.return_cells), 0 if dcells is None else dcells.data_ptr())
-            options = self._give_options(library, sequences, options, input, at_reset, *addresses)
-        if dx is None and config.backend == BACKENDS["cudnn"]:  # which wants room for the input's gradient then
-            workspace_size = rnn.workspace_size(library, sequences)
+        given, _kept = _addresses(options, data) if stack.has_options else (None, None)
+        x_strides = dy_strides = (0, 0)
+        if not sequences.is_padded:
+            input, dy = input.contiguous(), dy.contiguous()
         else:
-            workspace_size = rnn.temp_space_sizes(library, True, sequences)[0]
-        initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
-        at_hx, at_cx, at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
-            0 if tensor is None else tensor.data_ptr() for tensor in (hx, cx, dhy, dcy, dx, dhx, dcx, initial, dw)
-        ]
-        memory, w, y = (reserve.data_ptr(), reserve.numel()), weights.data_ptr(), output.data_ptr()
-        if is_padded:
             input, dy = (value if value.stride(2) == 1 else value.contiguous() for value in (input, dy))
-            scratch_size = rnn.scratch_size(sequences, True)
-            workspace = stack.workspace(scratch_size + workspace_size, input)
-            scratch = workspace.data_ptr()
-            rnn.backward_padded(
-                *(library, sequences, input.data_ptr(), input.stride(0) * itemsize, input.stride(1) * itemsize),
-                *(at_hx, at_cx, w, y, dy.data_ptr(), dy.stride(0) * itemsize, dy.stride(1) * itemsize),
-                *(at_dhy, at_dcy, at_dx, at_dhx, at_dcx, at_initial, at_dw),
-                *(scratch, scratch + scratch_size, workspace_size, *memory),
-            )
-            at_resets = [state for state in (dhx, dcx) if state is not None and state.dim() == 4]
-            for gradient, own in zip(at_resets, d_copies, strict=False):
-                gradient[1] = unsort_states(library, sequences, own)
-            return dx, dhx, dcx, dw
-        dy, input = dy.contiguous(), input.contiguous()
+            x_strides = input.stride(0) * itemsize, input.stride(1) * itemsize
+            dy_strides = dy.stride(0) * itemsize, dy.stride(1) * itemsize
+        workspace_size = rnn.backward_space(library, sequences, dcells is not None, dx is not None)
         workspace = stack.workspace(workspace_size, input)
-        spaces = (workspace.data_ptr(), workspace_size, *memory)
-        rnn.backward_data(
-            library, sequences, y, dy.data_ptr(), at_dhy, at_dcy, w, at_hx, at_cx, at_dx, at_dhx, at_dcx, *spaces
+        initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
+        at_hx, at_cx, at_dhy, at_dcy, at_dcells, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
+            0 if tensor is None else tensor.data_ptr()
+            for tensor in (hx, cx, dhy, dcy, dcells, dx, dhx, dcx, initial, dw)
+        ]
+        rnn.run_backward(
+            *(library, sequences, input.data_ptr(), *x_strides, at_hx, at_cx, weights.data_ptr(), output.data_ptr()),
+            *(dy.data_ptr(), *dy_strides, at_dhy, at_dcy, at_dcells, at_dx, at_dhx, at_dcx, at_initial, at_dw),
+            *(workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel(), given),
         )
-        if dw is not None:
-            rnn.backward_weights(library, sequences, input.data_ptr(), at_initial, y, at_dw, *spaces)
         return dx, dhx, dcx, dw
 
     def _initial(self, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
@@ -325,8 +251,8 @@ def prepare(
     served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
     served.follow_precision()
     call = Call(served, sequences, training, stack.config)
-    if sequences[0] == sequences[-1] and not served.has_extras:  # which may have others after a gradient of c
-        call.spaces = served.rnn.temp_space_sizes(library, training, sequences)
+    if sequences[0] == sequences[-1]:
+        call.spaces = served.rnn.spaces(library, training, sequences)
     return call
 
 

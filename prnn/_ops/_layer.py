@@ -69,7 +69,7 @@ class Config(NamedTuple):
 
 class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.layers: dict[tuple[Config, torch.dtype, int, torch.device], Layer] = {}
+        self.layers: dict[tuple[Any, ...], Any] = {}
 
 
 _local = _ThreadState()
@@ -129,11 +129,9 @@ class Layer:
         self.math = _C.DEFAULT_MATH
         if config.dropout > 0:
             self.rnn.set_dropout(self._handle_of_sizes(), config.dropout, 0, 0, 0)
-        self.has_extras = config.return_cells or config.has_reset
-        if self.has_extras:  # queries ask whether they are NULL; each call has its own
+        self.has_options = config.return_cells or config.has_reset or config.mask_kinds > 0 or config.zoneout > 0
+        if self.has_options:  # queries ask whether they are NULL; each call has its own
             self.rnn.set_extras(int(config.has_reset), int(config.return_cells), 0)
-        self.has_masks = config.mask_kinds > 0 or config.zoneout > 0
-        if self.has_masks:
             self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
 
     def workspace(self, size: int, input: Tensor) -> Tensor:
@@ -253,8 +251,9 @@ class Layer:
         return self.config if backend is None else self.with_backend(backend)
 
     def is_served_by_cudnn(self) -> bool:
-        """Whether cuDNN may serve the layer in place of the resident kernels: it has no heads, extras and masks."""
-        return self._has_choice and self.config.heads == 1 and not self.has_extras and not self.has_masks
+        """Whether cuDNN may serve the layer in place of the resident kernels: it has no heads, resets, cells of every
+        timestep and masks."""
+        return self._has_choice and self.config.heads == 1 and not self.has_options
 
     def _both_serve(self, handle: "_C.Handle", sequences: Sizes, math: int) -> bool:
         return self.is_served_by_cudnn() and bool(self.plan(handle, sequences, math)["supported"])
@@ -337,8 +336,17 @@ def _make_room(cache: dict[Any, Any]) -> None:
 def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> Layer:
     """The calling thread's Layer for a configuration."""
     key = (config, dtype, input_size, device)
-    found = _local.layers.get(key)
+    found: Layer | None = _local.layers.get(key)
     if found is None:
         _make_room(_local.layers)
         found = _local.layers[key] = Layer(config, dtype, input_size, device)
+    return found
+
+
+def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What make() returned when the calling thread first asked for the key, which is no Layer's."""
+    found = _local.layers.get(key)
+    if found is None:
+        _make_room(_local.layers)
+        found = _local.layers[key] = make()
     return found

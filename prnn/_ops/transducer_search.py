@@ -208,7 +208,7 @@ def beam_search(
     max_symbols: int,
     modified: bool,
     bias: tuple[Tensor, Tensor] | None,
-    state: Sequence[Tensor | None],
+    state: Sequence[Tensor | None] | None,
 ) -> BeamFound:
     """prnnTransducerBeamSearch.
 
@@ -218,7 +218,8 @@ def beam_search(
         beam: hypotheses of an utterance K.
         modified: whether a frame emits at most one symbol and `max_symbols` is 1.
         bias: as `search` takes it.
-        state: the members of prnnTransducerBeamState_t in their order, which are written, too.
+        state: the members of prnnTransducerBeamState_t in their order, which are written, too; None: the utterances are
+            whole.
 
     Raises:
         NotSupportedError: the library has no beam search on the device.

@@ -76,7 +76,7 @@ _MODEL_DEFAULTS: dict[str, object] = {
     "dropout": 0.2,
     "ctc_weight": 0.3,
 }
-_LR_OF_OTHER_CELLS = 1e-3  # which learn next to nothing at the default: docs/training_measured.md
+_LR_OF_OTHER_CELLS = 1e-3  # plain LSTMs learn next to nothing at 2e-3
 _SHORT = {
     "accelerator": "--device",
     "model.encoder_cell": "--cell",

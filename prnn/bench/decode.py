@@ -7,8 +7,9 @@
                                         [--encoder-projection 0] [--sherpa] ...
 
 A predictor and a joiner with random weights, the blank's bias such that a frame has `--rate` symbols; random encoder
-frames, all of one length. Two searches of the same modules: `libprnn`, where it has one for them, and `steps`, which
-serves modules of any class (docs/transducer.md). `ms` is the median time of a search of the batch, with the results on
+frames, all of one length. Searches of the same modules: `libprnn`, where it has one for them, `steps`, which serves
+modules of any class (docs/transducer.md), and `NeMo`, greedily with an LSTM where its package is installed, on a GPU in
+CUDA graphs. `ms` is the median time of a search of the batch, with the results on
 the host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of
 frames of `--frame-ms`, over it. With `--beam`, each of them searches with a beam of that size, too, at most one symbol
 a frame. On a GPU, `launch` is the library's call alone, as a program in C has it: the median time of a replay of its
@@ -36,11 +37,12 @@ from prnn._errors import NotSupportedError
 from prnn._fields import Within, number_parser
 from prnn._ops import transducer_search as library
 from prnn._ops.transducer_search import BeamFound, Found
+from prnn.bench.decode_nemo import nemo_search
 from prnn.bench.json_rows import processor, write_rows
 from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 from prnn.bench.timing import time_graph
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
-from prnn.transducer.hypothesis import Decoder, begin, best_lists, found_hypotheses
+from prnn.transducer.hypothesis import Decoder, best_lists, found_hypotheses
 from prnn.transducer.resident import resident
 from prnn.transducer.streaming import MAX_SYMBOLS, SearchOptions
 from prnn.transducer.streaming import search as beam_search
@@ -115,13 +117,7 @@ def library_call(decoder: Decoder, frames: Tensor, beam: int | None) -> Callable
     lengths = torch.full((len(frames),), frames.shape[1], dtype=torch.int32, device=frames.device)
     if beam is None:
         return partial(library.search, prepared, projected, lengths, MAX_SYMBOLS)
-    start = begin(decoder, len(frames), beam)
-    hashes = torch.zeros_like(start.scores, dtype=torch.int64)  # of no symbols
-
-    def search() -> BeamFound:
-        state = (*known.library_state(start.predictor, start.ahead, start.scores), hashes.clone())
-        return library.beam_search(prepared, projected, lengths, beam, 1, True, None, state)
-
+    search = partial(library.beam_search, prepared, projected, lengths, beam, 1, True, None, None)
     try:
         search()
     except NotSupportedError:
@@ -150,6 +146,7 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
     known, other = (
         (StatelessPredictor, _Stateless) if arguments.predictor == "stateless" else (RecurrentPredictor, _Recurrent)
     )
+    nemo = nemo_search(predictor, joiner, 0, durations, MAX_SYMBOLS)
     rows: list[dict[str, object]] = []
 
     def add(count: int, way: str, longest: int, seconds: float) -> None:
@@ -190,6 +187,9 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
                 seconds = median_time(partial(by_beam, decoder, count), arguments.seconds)
                 add(count, f"{way} {arguments.beam}", longest, seconds)
                 add_launch(count, way, longest, decoder, arguments.beam)
+        if nemo is not None:
+            longest = max(map(len, nemo(frames[:count])))
+            add(count, "NeMo", longest, median_time(partial(nemo, frames[:count]), arguments.seconds))
     predictor.__class__ = known
     return rows
 

@@ -305,10 +305,25 @@ def without_first(hypotheses: Hypotheses, counts: Tensor) -> Hypotheses:
     )
 
 
+def _listed(hypotheses: Hypotheses) -> Hypotheses:
+    """On the host, without what no list has: a GPU would be waited for at each of many small steps."""
+    lengths = hypotheses.lengths.cpu()
+    most = int(lengths.max()) if lengths.numel() else 0
+    cut = hypotheses._replace(
+        tokens=hypotheses.tokens[..., :most],
+        timestamps=hypotheses.timestamps[..., :most],
+        log_probs=hypotheses.log_probs[..., :most],
+        lengths=lengths,
+        predictor=(),
+        projection=lengths[..., None],
+    )
+    return map_tensors(Tensor.cpu, cut)
+
+
 def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[list[Hypothesis]]:
     """For each utterance its `nbest` best transcripts, best first, by score, or by score / (symbols + 1). There is
     always a first one; its score is -inf if the model's probabilities are zero or not numbers."""
-    hypotheses = transcripts(hypotheses)
+    hypotheses = transcripts(_listed(hypotheses))
     rank = hypotheses.scores / (hypotheses.lengths + 1) if length_norm else hypotheses.scores
     order = rank.sort(dim=1, descending=True, stable=True).indices[:, :nbest]
     rows = torch.arange(order.shape[0], device=order.device)[:, None]

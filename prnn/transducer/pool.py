@@ -116,6 +116,8 @@ class StreamPool:
         else:
             self._ahead[slot] = -1
             self._scores[slot] = 0.0
+            if self._decoder.bias is not None:
+                self._nodes[slot] = 0  # which a stream without frames ends at
         return slot
 
     def close(self, slot: int) -> None:
@@ -209,10 +211,11 @@ class StreamPool:
         is_known[is_known] = self._is_open[places[is_known]]
         if not is_known.all():
             raise ValueError(f"slots has {places[~is_known][0]}; it must be that of an open stream")
-        numbers = self._order[: len(places)]
-        self._owner[places] = numbers
-        if (self._owner[places] != numbers).any():
-            raise ValueError(f"slots is {shown(places.tolist())}; it must name different streams")
+        if len(places) > 1:
+            numbers = self._order[: len(places)]
+            self._owner[places] = numbers
+            if (self._owner[places] != numbers).any():
+                raise ValueError(f"slots is {shown(places.tolist())}; it must name different streams")
         return places
 
     def _hear(self, samples: SampleSlots, places: Array, chunk: Tensor, lengths: Array) -> StepResult:
@@ -318,24 +321,26 @@ class StreamPool:
             _write(states, rows, after)
             return out, counts
         waiting, hidden = states[:2], states.hidden
-        frames, held = _selected(waiting, rows)
+        kept: Any = None  # what waits then, unless nothing does and nothing did
         if alike is not None:
             assert chunk is not None
-            x, count, frames, left = encoder.stacked_alike(chunk, frames, alike)
-            counts, held = torch.full_like(held, count), torch.full_like(held, left)
+            x, count, frames, left = encoder.stacked_alike(chunk, _selected(waiting[0], rows), alike)
+            counts = torch.full((len(x),), count, dtype=torch.int64, device=x.device)
+            if alike or left:
+                kept = frames, torch.full_like(counts, left)
         else:
+            frames, held = _selected(waiting, rows)
             state = EncoderState(frames, held, ())
-            x, counts, frames, held = (
-                encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
-            )
+            x, counts, *kept = encoder.stacked_rest(state) if chunk is None else encoder.stacked(chunk, lengths, state)
         if self._layers is not None and not by_modules:
             out = self._layers.run(x, counts if alike is None else None, rows, hidden)
         elif x.shape[1]:
-            out, after = encoder.layers(x, _selected(hidden, rows), None)
-            _write(hidden, rows, after)
+            out, new_hidden = encoder.layers(x, _selected(hidden, rows), None)
+            _write(hidden, rows, new_hidden)
         else:
             out = x.new_zeros(len(x), 0, encoder.output_dim)
-        _write(waiting, rows, (frames, held))
+        if kept is not None:
+            _write(waiting, rows, tuple(kept))
         return out, counts
 
     def _searched(self, rows: Tensor | None, slots: Tensor | None, out: Tensor, counts: Tensor) -> Found:

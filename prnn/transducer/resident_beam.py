@@ -8,9 +8,38 @@ from torch import Tensor
 from prnn._errors import NotSupportedError
 from prnn._ops.transducer_search import BeamFound, beam_search
 from prnn.transducer.hypothesis import Decoder, Hypotheses, map_tensors, pick, reserve
-from prnn.transducer.resident import projected_predictor, resident
+from prnn.transducer.resident import Resident, projected_predictor, resident
 
+_NODE = 5  # of the members of prnnTransducerBeamState_t
 _HASH_FACTOR = 0x9E3779B97F4A7C15 - 2**64  # as int64
+
+
+def whole_by_library(
+    decoder: Decoder, modified: bool, beam: int, max_symbols: int, encoder_out: Tensor, lengths: Tensor
+) -> Hypotheses | None:
+    """The library's beam search of whole utterances, or None where it has none. Its arguments are those of
+    `beam_by_library`; the hypotheses, N x `beam`, have no predictor's states but the bias's node."""
+    known = _known(decoder, modified, encoder_out, trusts_versions=False)
+    if known is None:
+        return None
+    state = None
+    if decoder.bias is not None:
+        ahead = torch.full((len(lengths), beam), -1, device=lengths.device)  # nothing else is read
+        start = decoder.predictor.initial_state(len(lengths))
+        start = map_tensors(lambda x: x[:, None].expand(-1, beam, *x.shape[1:]), start)
+        state = (*known.library_state(start, ahead, ahead.double()), ahead.clone())
+    arguments = known.frames(encoder_out), lengths.int(), beam, max_symbols, modified
+    try:
+        found = beam_search(known.prepared, *arguments, known.bias_tables(), state)
+    except NotSupportedError:
+        return None
+    most = int(found.counts.max())
+    symbols, frames, confidences = (column[:, :, :most] for column in (found.symbols, found.frames, found.confidences))
+    node = None if state is None else state[_NODE]
+    nodes = () if node is None else (node.long(),)
+    counts = found.counts.long()
+    nothing = torch.zeros_like(counts)
+    return Hypotheses(symbols, frames, confidences, counts, found.scores, nothing, nodes, found.scores[..., None])
 
 
 def beam_by_library(
@@ -38,7 +67,7 @@ def beam_by_library(
     Returns:
         N x K hypotheses, whose projections are to be made by `with_projections` where they are needed.
     """
-    known = resident(decoder, trusts_versions)
+    known = _known(decoder, modified, encoder_out, trusts_versions)
     if known is None:
         return None
     state = known.library_state(hypotheses.predictor, hypotheses.ahead, hypotheses.scores)
@@ -62,6 +91,12 @@ def beam_by_library(
     return extended._replace(
         scores=found.scores, ahead=ahead, predictor=predictor, projection=hypotheses.projection[..., :0]
     )
+
+
+def _known(decoder: Decoder, modified: bool, encoder_out: Tensor, trusts_versions: bool) -> Resident | None:
+    if encoder_out.is_cuda and (not modified or decoder.durations):
+        return None
+    return resident(decoder, trusts_versions)
 
 
 def with_projections(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:

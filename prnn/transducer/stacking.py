@@ -215,13 +215,14 @@ class StackingEncoder(nn.Module):
         a number on a GPU.
 
         Returns:
-            Stacked frames (N, M, frame_stack * F); M; the frames that wait, and how many.
+            Stacked frames (N, M, frame_stack * F); M; the frames that wait, and how many. Where none did and none do,
+            these are the `frames` given.
         """
         x = (chunk.to(self.feature_mean.dtype) - self.feature_mean) * self.feature_inv_std
         if waiting:
             x = torch.cat([frames[:, :waiting], x], dim=1)
         ready, left = self.ready_of(x.shape[1])
-        kept = torch.zeros_like(frames)
+        kept = torch.zeros_like(frames) if waiting or left else frames
         if left:
             kept[:, :left] = x[:, x.shape[1] - left :]
         return self._stack(x, ready), ready, kept, left

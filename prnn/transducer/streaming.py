@@ -30,7 +30,7 @@ from prnn.transducer.hypothesis import (
     without_first,
 )
 from prnn.transducer.resident import GreedyState
-from prnn.transducer.resident_beam import beam_by_library, with_projections
+from prnn.transducer.resident_beam import beam_by_library, whole_by_library, with_projections
 from prnn.transducer.stacking import EncoderState
 
 SEARCHES = ("greedy", "modified", "standard")
@@ -96,7 +96,12 @@ def advance(
 
 
 def search(decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor) -> Hypotheses:
-    """Search whole utterances with a beam."""
+    """Search whole utterances with a beam. The hypotheses are to be listed, not gone on from."""
+    if encoder_out.shape[1]:
+        sizes = options.method == "modified", options.beam, options.max_symbols
+        found = whole_by_library(decoder, *sizes, encoder_out, lengths)
+        if found is not None:
+            return settled(decoder, found)
     hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
     first = torch.zeros_like(lengths)
     return settled(decoder, advance(decoder, options, encoder_out, lengths, first, hypotheses, is_stream=False))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from fuzz.case import Case, Finding
 from fuzz.explore import explore
-from prnn.transducer import Hypothesis, PhraseBias, StreamPool, Transducer
+from prnn.transducer import Hypothesis, NgramBias, PhraseBias, StreamPool, Transducer
 
 FEATURES = 4  # of tiny_model
 
@@ -32,6 +34,7 @@ class Config:
     slowly: bool
     training: bool
     phrases: int  # 0: none
+    order: int  # of an n-gram language model, where there are no phrases; 0: none
 
 
 @st.composite
@@ -73,18 +76,50 @@ def configs(draw: st.DrawFn) -> Config:
         slowly=draw(st.booleans()),
         training=draw(st.booleans()),
         phrases=draw(st.sampled_from((0, 0, 1, 3))),
+        order=draw(st.sampled_from((0, 0, 1, 2, 3))),
     )
 
 
-def bias(config: Config) -> PhraseBias | None:
-    """Random phrases of the model's symbols."""
-    if not config.phrases:
+def bias(config: Config) -> PhraseBias | NgramBias | None:
+    """Random phrases of the model's symbols, or a language model."""
+    if not config.phrases and not config.order:
         return None
     size, blank = config.model["vocab_size"], config.model["blank"]
     generator = torch.Generator().manual_seed(config.seed)
     symbols = [symbol for symbol in range(size) if symbol != blank]
+    if not config.phrases:
+        return language_model(config, symbols, generator)
     places = torch.randint(0, len(symbols), (config.phrases, 3), generator=generator).tolist()
     return PhraseBias([[symbols[place] for place in row] for row in places], 2.0, size, blank)
+
+
+def language_model(config: Config, symbols: list[int], generator: torch.Generator) -> NgramBias:
+    """Random n-grams of up to `config.order` symbols, with and without back-off weights, in an ARPA file."""
+    names = [f"s{symbol}" for symbol in symbols]
+
+    def numbers(count: int) -> list[float]:
+        return torch.rand(count, generator=generator, dtype=torch.float64).tolist()
+
+    def lines(ngrams: list[tuple[str, ...]]) -> list[str]:
+        rows = zip(ngrams, numbers(len(ngrams)), numbers(len(ngrams)), strict=True)
+        return [f"{-3 * p:.4f}\t{' '.join(ngram)}" + (f"\t{b - 0.5:.4f}" if b < 0.7 else "") for ngram, p, b in rows]
+
+    sections = [[("<s>",), ("</s>",), ("<unk>",), *((name,) for name in names)]]
+    for length in range(2, config.order + 1):
+        columns = torch.randint(0, len(names), (2 * len(names), length), generator=generator).tolist()
+        ngrams = {tuple(names[place] for place in row) for row in columns}
+        first = min(ngrams)
+        ngrams |= {("<s>", *first[1:]), (*first[:-1], "</s>")}
+        sections.append(sorted(ngrams))
+    text = "\\data\\\n" + "".join(f"ngram {i}={len(ngrams)}\n" for i, ngrams in enumerate(sections, start=1))
+    for length, ngrams in enumerate(sections, start=1):
+        text += "\n".join(["", f"\\{length}-grams:", *lines(ngrams), ""])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.arpa")
+        path.write_text(f"{text}\n\\end\\\n")
+        return NgramBias(
+            path, dict(zip(names, symbols, strict=True)), config.model["vocab_size"], config.model["blank"]
+        )
 
 
 def whole(config: Config, model: Transducer, features: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
@@ -181,7 +216,8 @@ def check(config: Config) -> None:
     for row, length in enumerate(config.lengths):
         (alone,) = whole(config, model, features[row : row + 1, :length], None)
         require_same(f"utterance {row} alone", alone, batch[row])
-    if not config.slowly or config.phrases or config.model.get("loss") == "tdt" or config.max_symbols is None:
+    is_biased = config.phrases or config.order
+    if not config.slowly or is_biased or config.model.get("loss") == "tdt" or config.max_symbols is None:
         return
     model.eval()
     for row, length in enumerate(config.lengths):

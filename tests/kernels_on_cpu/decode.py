@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import torch
-from decode_case import BeamFound, BeamOptions, DecodeCase, Options, beam_found
+from decode_case import BeamFound, BeamOptions, DecodeCase, Options, beam_found, beam_options
 from kernels_on_cpu.build import unordered_in
 from reference.transducer_search import Found
 from torch import Tensor
@@ -65,13 +65,14 @@ def beam_search(
     bias: tuple[Tensor, Tensor] | None = None,
     slots: list[int] | None = None,
     unordered: list[tuple[str, str]] | None = None,
+    max_symbols: int | None = None,
     **options: Any,
 ) -> list[list[BeamFound]]:
     """Runs run_beam as `search` runs run_decode."""
     batch, count, _ = frames.shape
-    out = case.beam_outputs(batch, count, beam)
+    sizes = beam_options(batch, count, beam, max_symbols)
+    out = case.beam_outputs(batch, count * sizes.maxSymbols, beam)
     written = [(state or {}).get(name) for name in BEAM_STATE] + list(out.values())
-    sizes = BeamOptions(batch, count, 1, beam, 0)
     _run(program, case, sizes, frames, lengths, bias, slots, written, unordered, options)
     return beam_found(out)
 

@@ -4,8 +4,10 @@
 #include "decode_call.h"
 
 #include "decode/cuda/beam_bfloat16.cu"
+#include "decode/cuda/beam_levels_bfloat16.cu"
 #ifndef PRNN_BFLOAT16_ALONE
 #include "decode/cuda/beam_float.cu"
+#include "decode/cuda/beam_levels_float.cu"
 #endif
 
 namespace prnn::decode_cuda {
@@ -36,10 +38,12 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   const int64_t utterances = args.options.batch, of_group = (utterances + batch.groups - 1) / batch.groups;
   batch.groups = static_cast<int>(std::min<int64_t>(batch.groups, utterances));
   batch.beam = static_cast<int>(args.options.beam);
-  const int most = kMostColumnTiles * kTileColumns / batch.beam;
+  const bool by_levels = is_by_levels(model, args.options);
+  if (by_levels) batch.waiting = args.options.beam * (args.options.maxSymbols + 1);
+  const int most = kMostColumnTiles * kTileColumns / batch.width();
   batch.utterances = static_cast<int>(std::min<int64_t>({of_group, most, std::max(batch.utterances, 1)}));
-  const int slot_tiles = slot_tiles_of(batch.utterances * batch.beam);  // as many column tiles or twice as many
-  batch.column_tiles = std::min(slot_tiles * (batch.column_tiles > 1 ? 2 : 1), kMostColumnTiles);
+  const int slot_tiles = slot_tiles_of(batch.utterances * batch.width());  // as many column tiles or twice as many
+  batch.column_tiles = std::min(slot_tiles * (batch.column_tiles > 1 && !by_levels ? 2 : 1), kMostColumnTiles);
   if (!plan_search(model, batch.groups * batch.blocks, words.shared_bytes, plan) || !complete(plan, batch)) {
     std::printf("does not fit\n");
     return 1;
@@ -51,17 +55,19 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   Arena size(nullptr);
   cut_exchange(plan, batch, size, params);
   const size_t exchange_bytes = size.size();
-  cut_history(batch, args.options.maxFrames, size, params);
+  cut_history(model, args.options, batch, size, params);
   Array workspace = Array::of_bytes(size.size(), 0xFF);
   std::memset(workspace.data(), 0, exchange_bytes);
   Arena arena(workspace.data());
   cut_exchange(plan, batch, arena, params);
-  cut_history(batch, args.options.maxFrames, arena, params);
+  cut_history(model, args.options, batch, arena, params);
   follow(file, first_written, workspace, exchange_bytes);
   int timed_out = 0;
   params.timed_out = &timed_out;
   const cudaError_t error = with_model(model, [&](auto type) {
-    return run_beam_search<decltype(type)>(params, batch.column_tiles, slot_tiles, nullptr);
+    using T = decltype(type);
+    if (by_levels) return run_level_beam_search<T>(params, slot_tiles, nullptr);
+    return run_beam_search<T>(params, batch.column_tiles, slot_tiles, nullptr);
   });
   return finish(error, timed_out, file, first_written, found_name);
 }

@@ -47,26 +47,24 @@ SearchPlan plan_of(prnnHandle_t handle, const TransducerModel& model) {
 }
 
 BatchPlan beam_plan_of(const TransducerModel& model, const SearchPlan& plan, const prnnTransducerBeamOptions_t& o) {
-  if (o.mode != PRNN_BEAM_MODIFIED)
-    fail(PRNN_STATUS_NOT_SUPPORTED, "mode is PRNN_BEAM_STANDARD; a beam search on a GPU takes PRNN_BEAM_MODIFIED");
-  if (model.durationCount > 0) {
-    fail(PRNN_STATUS_NOT_SUPPORTED, "durationCount is %lld; a beam search on a GPU takes models without durations",
-         static_cast<long long>(model.durationCount));
-  }
   if (o.beam > kMostBeam) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "beam is %lld; a beam search on a GPU takes at most %d",
          static_cast<long long>(o.beam), kMostBeam);
   }
-  if (o.maxFrames > kMostFrames / kMostBeam) {
-    fail(PRNN_STATUS_NOT_SUPPORTED, "maxFrames is %lld; a beam search on a GPU takes at most %d",
-         static_cast<long long>(o.maxFrames), kMostFrames / kMostBeam);
+  constexpr int kMostSymbols = kMostFrames / kMostBeam / 2;  // their numbers are ints
+  if (most_symbols(o) > kMostSymbols) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "maxFrames is %lld and maxSymbols %lld; a beam search on a GPU takes at most %d symbols an utterance",
+         static_cast<long long>(o.maxFrames), static_cast<long long>(o.maxSymbols), kMostSymbols);
   }
-  const BatchPlan batch = plan_batch(plan, o.batch, static_cast<int>(o.beam));
+  const int64_t waiting = is_by_levels(model, o) ? o.beam * (o.maxSymbols + 1) : 0;
+  const BatchPlan batch = plan_batch(plan, o.batch, static_cast<int>(o.beam), waiting);
   if (batch.blocks == 0) {
     fail(PRNN_STATUS_NOT_SUPPORTED,
-         "beam is %lld, hiddenSize %lld and joinerSize %lld; the hypotheses' states do not fit the shared memory of a "
-         "block",
-         static_cast<long long>(o.beam), static_cast<long long>(model.hiddenSize),
+         "beam is %lld, maxSymbols %lld, hiddenSize %lld and joinerSize %lld; the hypotheses do not fit the shared "
+         "memory "
+         "of a block",
+         static_cast<long long>(o.beam), static_cast<long long>(o.maxSymbols), static_cast<long long>(model.hiddenSize),
          static_cast<long long>(model.joinerSize));
   }
   return batch;
@@ -128,7 +126,7 @@ class CudaDecodeBackend final : public DecodeBackend {
     Arena arena(nullptr);
     BeamParams params{};
     cut_exchange(plan, batch, arena, params);
-    cut_history(batch, options.maxFrames, arena, params);
+    cut_history(model, options, batch, arena, params);
     return arena.size();
   }
 
@@ -140,9 +138,11 @@ class CudaDecodeBackend final : public DecodeBackend {
     Arena arena(args.workspace);
     cut_exchange(plan, batch, arena, params);
     const size_t exchange_bytes = arena.size();
-    cut_history(batch, args.options.maxFrames, arena, params);
+    cut_history(model, args.options, batch, arena, params);
     run(handle, model, params, args.workspace, exchange_bytes, [&](auto type) {
-      return run_beam_search<decltype(type)>(params, batch.column_tiles, batch.slot_tiles(), handle->stream);
+      using T = decltype(type);
+      if (batch.waiting > 0) return run_level_beam_search<T>(params, batch.slot_tiles(), handle->stream);
+      return run_beam_search<T>(params, batch.column_tiles, batch.slot_tiles(), handle->stream);
     });
   }
 

@@ -1,7 +1,7 @@
-// The resident beam search, with a slot for every hypothesis. A hypothesis that goes on with a blank keeps its slot,
-// and with it all that its predictor has; one with a symbol takes a slot that has become free, and reads the state of
-// its parent's. A round scores a window of frames, and takes them up to the first with which a hypothesis gains a
-// symbol. docs/decoder_kernel.md has the order of exchanges.
+// The resident beam search of at most one symbol a frame, with a slot for every hypothesis. A hypothesis that goes on
+// with a blank keeps its slot, and with it all that its predictor has; one with a symbol takes a slot that has become
+// free, and reads the state of its parent's. A round scores a window of frames, and takes them up to the first with
+// which a hypothesis gains a symbol. docs/decoder_kernel.md has the order of exchanges.
 #pragma once
 
 #include "decode/cuda/group.cuh"
@@ -13,11 +13,10 @@ template <class T, int COLUMN_TILES, int SLOT_TILES>
 struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES>;
   using Base::block, Base::floats, Base::gain, Base::gain_of_slot, Base::group, Base::has_frame, Base::is_recurrent,
-      Base::kColumns, Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient,
-      Base::round, Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp,
-      Base::writes;
+      Base::kColumns, Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::round,
+      Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
 
-  ListPart* const lists;  // [column][list_parts + 1]
+  ListPart* const lists;  // [column][list_room]
   const int beam;
 
   __device__ __forceinline__ BeamSearch(const BeamParams& params, char* shared)
@@ -27,12 +26,15 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
 
   // ---- utterances: beam_utterances.cuh ----
 
+  __device__ __forceinline__ int rank_of(double score) const;
   __device__ __forceinline__ void begin_utterance(Hypothesis* own, int n);
-  __device__ __forceinline__ void take_utterances();
+  template <class Begin>
+  __device__ __forceinline__ void take_utterances(const Begin& begin);
   __device__ __forceinline__ void write_hypothesis(const Hypothesis& h, int place) const;
+  __device__ __forceinline__ void write_missing(int utterance, int pool, int count) const;
   __device__ __forceinline__ void end_utterance(Hypothesis* own, int place);
   __device__ __forceinline__ HistoryEntry* history_of(int place) const {
-    return p.history + (static_cast<int64_t>(group) * p.utterances + place) * p.options.maxFrames * beam;
+    return p.history + (static_cast<int64_t>(group) * p.utterances + place) * p.history_room;
   }
 
   // ---- scores: beam_scores.cuh ----
@@ -43,23 +45,40 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
     return p.parts + row * p.entries * (p.list_parts + 1);
   }
   __device__ __forceinline__ ListPart* lists_of_round() const {
-    return p.lists + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * (p.list_parts + 1);
+    return p.lists + (static_cast<int64_t>(group) * 2 + round % 2) * kColumns * p.list_room;
   }
   __device__ __forceinline__ int entry_of(int symbol) const { return symbol / kTileRows / p.tiles[kOutput].together; }
 
   __device__ __forceinline__ void publish_list(ListPart* to, float log_sum, float blank, float pair, float value,
                                                int symbol) const;
+  __device__ __forceinline__ void publish_durations(int first_row) const;
   __device__ __forceinline__ void score_columns();
   __device__ __forceinline__ bool merge_lists();
   __device__ __forceinline__ void merge_column(const ListPart* parts, int column) const;
   __device__ __forceinline__ bool gather_lists();
+  // Up to the output layer's input, and the recurrent products. False: give up.
+  __device__ __forceinline__ bool make_scored_columns() {
+    return this->make_columns([&](bool has_stepped) {
+#pragma unroll 1
+      for (int layer = 0; has_stepped && layer < p.layers; ++layer) this->multiply_recurrent(layer, warp, kWarps);
+    });
+  }
+
+  // From the columns to their lists, and writes the states of utterances that end. False: give up.
+  __device__ __forceinline__ bool find_lists() {
+    score_columns();
+    if (!merge_lists() || !gather_lists()) return false;
+    if (p.has_state) this->write_states();
+    sync_threads();
+    return true;
+  }
 
   // ---- ways on: beam_take.cuh ----
 
   __device__ __forceinline__ void find_pairs(Hypothesis* own) const;
   // The list of the k-th hypothesis of an utterance for a frame of the window.
   __device__ __forceinline__ const ListPart* list_of(const Hypothesis* own, int k, int frame) const {
-    return lists + ((own - slots + k) * p.window + frame) * (p.list_parts + 1);
+    return lists + ((own - slots + k) * p.window + frame) * p.list_room;
   }
   __device__ __forceinline__ Way way_with_blank(const Hypothesis* own, int k, const ListPart& head, float all) const;
   __device__ __forceinline__ int choose_ways(const Hypothesis* own, int frame, Way& chosen, float& others) const;
@@ -70,16 +89,15 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
     this->load_weights();
     this->begin();
     for (;;) {
-      if (warp == 0) take_utterances();
-      __syncthreads();
+      if (warp == 0) {
+        take_utterances([&](int place, int n) { begin_utterance(slots + place * beam, n); });
+      }
+      sync_threads();
       if (slots_that([](const Hypothesis& h) { return h.utterance >= 0; }) == 0) return;
-      if (!this->make_columns([] {})) return;
-      score_columns();
-      if (!merge_lists() || !gather_lists()) return;
-      if (p.has_state) this->write_states();
-      __syncthreads();
+      if (!make_scored_columns()) return;
+      if (!find_lists()) return;
       for (int place = warp; place < p.utterances; place += kWarps) take_frames(place);
-      __syncthreads();
+      sync_threads();
     }
   }
 };

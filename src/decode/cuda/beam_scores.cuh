@@ -67,6 +67,25 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish
                                     : ListPart{values[0], values[1], both, round});
 }
 
+// By a warp, of its columns: the durations' logits, of the rows of a pass from `first_row` on.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish_durations(int first_row) const {
+  const int first_part = p.list_parts + 1, count = p.list_room - first_part;
+  const float* const results = floats(p.shared.results) + first_row * kResultsStride;
+  const float* const bias = floats(p.shared.output_bias) + (p.class_tiles - tiles[kOutput].share.first) * kTileRows;
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+    const int column = warp + c * kWarps;
+    const auto logit = [&](int duration) {
+      return duration < p.model.durationCount ? results[duration * kResultsStride + column] + bias[duration] : 0;
+    };
+    if (lane < count) {
+      publish_part(lists_of_round() + column * p.list_room + first_part + lane,
+                   {logit(2 * lane), logit(2 * lane + 1), 0, round});
+    }
+  }
+}
+
 // The own rows of the output layer, and what each piece of them says of each column.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_columns() {
@@ -96,11 +115,11 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     begin_piece();
   };
   begin_piece();
-  multiply_rows<T, COLUMN_TILES>(
-      tiles[kOutput], shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride, sums(),
-      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
+  multiply_rows<T, COLUMN_TILES, false>(
+      tiles[kOutput], this->ahead, shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride,
+      COLUMN_TILES, sums(), [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
         add_up(of_pass, rows, floats(p.shared.results), kResultsStride);
-        __syncthreads();
+        sync_threads();
         const int first_own = tile * kTileRows, first = own.first * kTileRows + first_own, row = first + lane;
         const bool is_symbol = lane < rows && row < classes && row != blank_class;
         const auto is_here = [&](int symbol) { return symbol >= first && symbol < first + rows; };
@@ -132,6 +151,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
         }
         keep_best(kept, kept_symbols, values, row, beam);
         const int next_tile = tile + rows / kTileRows;
+        if (own.first + next_tile > p.class_tiles) publish_durations(p.class_tiles * kTileRows - first);
         if (next_tile % together == 0 || next_tile == own.count) publish((own.first + tile) / together);
       });
   if (own.count == 0) publish(turn_of(p.tiles[kOutput], p.blocks, block));
@@ -176,7 +196,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_c
   const Hypothesis& h = slots[slot_of(column)];
   const float blank = parts[entry_of(static_cast<int>(p.model.blank)) * of_piece].second;
   const float pair = h.partner >= 0 ? __uint_as_float(parts[entry_of(h.pair_symbol) * of_piece].more) : kNever;
-  publish_list(lists_of_round() + column * of_piece, log_sum[0].log_sum(), blank, pair, value, value_symbol);
+  publish_list(lists_of_round() + column * p.list_room, log_sum[0].log_sum(), blank, pair, value, value_symbol);
 }
 
 // Waits for what all pieces say of the columns whose lists this block puts together: of those that have frames and of
@@ -196,7 +216,7 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_l
       [](const void* from) { return load_part(from); },
       [&](const TwoLongs& v) { return static_cast<uint32_t>(v.second >> 32) == round; },
       [&](int i, const TwoLongs& v) { reinterpret_cast<TwoLongs*>(gathered)[i] = v; }, p.timed_out, timed_out);
-  if (__syncthreads_or(timed_out) != 0) return false;
+  if (sync_threads_or(timed_out)) return false;
   for (int turn = warp; turn < own; turn += kWarps) {
     const int column = block + turn * p.blocks;
     if (is_wanted(column)) merge_column(gathered + turn * of_column, column);
@@ -207,7 +227,7 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_l
 // Waits for the lists of the same columns, whoever has put them together.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::gather_lists() {
-  const int of_column = p.list_parts + 1;
+  const int of_column = p.list_room;
   const ListPart* const published = lists_of_round();
   gather(
       p.slots * p.window * of_column,
@@ -218,7 +238,7 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::gather_
       [](const void* from) { return load_part(from); },
       [&](const TwoLongs& v) { return static_cast<uint32_t>(v.second >> 32) == round; },
       [&](int i, const TwoLongs& v) { reinterpret_cast<TwoLongs*>(lists)[i] = v; }, p.timed_out, timed_out);
-  return __syncthreads_or(timed_out) == 0;
+  return !sync_threads_or(timed_out);
 }
 
 }  // namespace prnn::decode_cuda

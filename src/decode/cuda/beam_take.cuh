@@ -22,6 +22,27 @@ struct ScoreKey {
   }
 };
 
+// The lane with the highest score, of equal ones with the lowest order, which is below 2^31; -1: no lane has a way.
+__device__ __forceinline__ int lane_of_best(bool has_way, double score, int order) {
+  constexpr int kLeast = -0x7FFFFFFF - 1, kMost = 0x7FFFFFFF;
+  const ScoreKey key(score);
+  const int high = __reduce_max_sync(kWholeWarp, has_way ? key.high : kLeast);
+  if (high == kLeast) return -1;
+  bool is_best = has_way && key.high == high;
+  const int low = __reduce_max_sync(kWholeWarp, is_best ? key.low : kLeast);
+  is_best = is_best && key.low == low;
+  const int own_order = is_best ? order : kMost;
+  const int first = __reduce_min_sync(kWholeWarp, own_order);
+  return __ffs(static_cast<int>(__ballot_sync(kWholeWarp, own_order == first))) - 1;
+}
+
+// That of another lane.
+__device__ __forceinline__ Way way_of_lane(const Way& way, int from) {
+  return {__shfl_sync(kWholeWarp, way.score, from), __shfl_sync(kWholeWarp, way.from, from),
+          __shfl_sync(kWholeWarp, way.symbol, from), __shfl_sync(kWholeWarp, way.value, from),
+          __shfl_sync(kWholeWarp, way.duration, from)};
+}
+
 // Which hypotheses of the utterance spell the same with a symbol as others do.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::find_pairs(Hypothesis* own) const {
@@ -93,23 +114,14 @@ __device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::choose_w
     ++next;
   };
   if (has_symbols) take_symbol();
-  constexpr int kLeast = -0x7FFFFFFF - 1, kMost = 0x7FFFFFFF;
   int count = 0;
 #pragma unroll 1
   for (; count < beam; ++count) {
-    const ScoreKey key(way.score);
-    const bool exists_way = way.score > kNoScore;
-    const int high = __reduce_max_sync(kWholeWarp, exists_way ? key.high : kLeast);
-    if (high == kLeast) break;
-    bool is_best = exists_way && key.high == high;
-    const int low = __reduce_max_sync(kWholeWarp, is_best ? key.low : kLeast);
-    is_best = is_best && key.low == low;
     const int index = way.symbol < 0 ? static_cast<int>(p.model.blank) : way.symbol;
-    const int order = is_best ? own[way.from].rank << 16 | index : kMost;
-    const int first = __reduce_min_sync(kWholeWarp, order);
-    const int from = __ffs(static_cast<int>(__ballot_sync(kWholeWarp, order == first))) - 1;
-    const Way best = {__shfl_sync(kWholeWarp, way.score, from), __shfl_sync(kWholeWarp, way.from, from),
-                      __shfl_sync(kWholeWarp, way.symbol, from), __shfl_sync(kWholeWarp, way.value, from)};
+    const bool exists_way = way.score > kNoScore;
+    const int from = lane_of_best(exists_way, way.score, exists_way ? own[way.from].rank << 16 | index : 0);
+    if (from < 0) break;
+    const Way best = way_of_lane(way, from);
     if (lane == count) chosen = best;
     if (lane == from) {
       if (has_symbols) take_symbol();
@@ -156,6 +168,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_wa
     const bool ends = next.frame + 1 >= next.length;
     next.score = way.score;
     next.rank = lane;
+    next.ranks = 1u << lane;
     next.step = Step::kNone;
     next.closes = ends && p.has_state;
     if (is_new) {

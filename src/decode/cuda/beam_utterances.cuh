@@ -5,6 +5,17 @@
 
 namespace prnn::decode_cuda {
 
+// That of a lane's score among those of the first K lanes, the highest first.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::rank_of(double score) const {
+  int rank = 0;
+  for (int i = 0; i < beam; ++i) {
+    const double other = __shfl_sync(kWholeWarp, score, i);
+    rank += other > score || (other == score && i < lane);
+  }
+  return rank;
+}
+
 // The n-th of the batch; without a hypothesis in its state, one stands for all that there were.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_utterance(Hypothesis* own, int n) {
@@ -19,11 +30,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_u
     exists = lane == 0;
     score = kNoScore;
   }
-  int rank = 0;
-  for (int i = 0; i < beam; ++i) {
-    const double other = __shfl_sync(kWholeWarp, score, i);
-    rank += other > score || (other == score && i < lane);
-  }
+  const int rank = rank_of(score);
   if (lane < beam) own[lane].utterance = -1;
   __syncwarp();
   if (exists) {
@@ -32,6 +39,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_u
     h.utterance = n;
     h.pool = pool;
     h.rank = rank;
+    h.ranks = 1u << rank;
     h.history = -1;
     h.score = score;
     h.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
@@ -56,15 +64,16 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_u
   find_pairs(own);
 }
 
-// By the first warp: places without an utterance take the next ones of the group.
+// By the first warp: places without an utterance take the next ones of the group, by begin(place, utterance).
 template <class T, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_utterances() {
+template <class Begin>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_utterances(const Begin& begin) {
   if (next_utterance >= p.options.batch) return;
   const unsigned used = slots_that([](const Hypothesis& h) { return h.utterance >= 0; });
   __syncwarp();  // all lanes have read the slots, which are written now
   for (int place = 0; place < p.utterances && next_utterance < p.options.batch; ++place) {
-    if ((used >> place * beam & ((1u << beam) - 1)) != 0) continue;
-    begin_utterance(slots + place * beam, next_utterance);
+    if ((used >> place * p.width & all_of(p.width)) != 0) continue;
+    begin(place, next_utterance);
     next_utterance += p.sizes.replicas;
   }
 }
@@ -78,7 +87,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_h
   p.outputs.scores[row] = h.score;
   if (p.outputs.origins != nullptr) p.outputs.origins[row] = h.origin;
   const HistoryEntry* const history = history_of(place);
-  int64_t at = row * p.options.maxFrames + h.count;
+  int64_t at = row * p.options.maxFrames * p.options.maxSymbols + h.count;
   for (int i = h.history; i >= 0; i = history[i].before) {
     const HistoryEntry entry = history[i];
     p.outputs.symbols[--at] = entry.symbol;
@@ -86,14 +95,29 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_h
     if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = entry.confidence;
   }
   if (!p.has_state) return;
-  const int stream = h.stream_after();
+  const int stream = h.pool + h.rank;
   p.state.score[stream] = h.score;
-  p.state.ahead[stream] = 0;
+  p.state.ahead[stream] = h.ahead;
   if (h.is_dead != 0) return;
   p.state.hash[stream] = h.hash;
   if (p.bias.nodes > 0) p.state.node[stream] = h.node;
   if (!is_recurrent()) {
     for (int i = 0; i < p.model.context; ++i) p.state.context[stream * p.model.context + i] = h.context[i];
+  }
+}
+
+// Of K hypotheses those behind the first `count`: there are none.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_missing(int utterance, int pool,
+                                                                                       int count) const {
+  if (lane >= beam || lane < count) return;
+  const int64_t row = static_cast<int64_t>(utterance) * beam + lane;
+  p.outputs.counts[row] = 0;
+  p.outputs.scores[row] = kNoScore;
+  if (p.outputs.origins != nullptr) p.outputs.origins[row] = 0;
+  if (p.has_state) {
+    p.state.score[pool + lane] = kNoScore;
+    p.state.ahead[pool + lane] = 0;
   }
 }
 
@@ -105,16 +129,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::end_utt
   const int utterance = any.utterance, pool = any.pool;
   if (writes(place)) {
     if (exists) write_hypothesis(own[lane], place);
-    if (lane < beam && lane >= __popc(present)) {  // the rest of the K
-      const int64_t row = static_cast<int64_t>(utterance) * beam + lane;
-      p.outputs.counts[row] = 0;
-      p.outputs.scores[row] = kNoScore;
-      if (p.outputs.origins != nullptr) p.outputs.origins[row] = 0;
-      if (p.has_state) {
-        p.state.score[pool + lane] = kNoScore;
-        p.state.ahead[pool + lane] = 0;
-      }
-    }
+    write_missing(utterance, pool, __popc(present));
   }
   __syncwarp();
   if (lane >= beam) return;

@@ -41,21 +41,34 @@ void cut_rows(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, PARA
 // Cuts what blocks exchange, all of which is zero before the search.
 inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, SearchParams& params) {
   cut_rows(plan, batch, arena, params);
-  const int64_t columns = int64_t{batch.groups} * 2 * batch.columns();
+  const int64_t columns = int64_t{batch.groups} * kPlaces * batch.columns();
   params.keys_of_column = (batch.entries + 3) / 2 * 2;  // a word for the blank and one for the duration
   params.keys = arena.take<TaggedWord>(columns * params.keys_of_column);
   params.parts = arena.take<ListPart>(columns * (batch.entries + 1));
 }
 inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, BeamParams& params) {
   cut_rows(plan, batch, arena, params);
-  const int64_t lists = int64_t{batch.groups} * 2 * batch.columns() * batch.parts_of_list();
-  params.parts = arena.take<ListPart>(lists * batch.entries);
-  params.lists = arena.take<ListPart>(lists);
+  const int64_t columns = int64_t{batch.groups} * 2 * batch.columns();
+  params.parts = arena.take<ListPart>(columns * batch.parts_of_list() * batch.entries);
+  params.lists = arena.take<ListPart>(columns * batch.list_room());
+}
+
+// Whether a frame may take several rounds, or end at a later one.
+inline bool is_by_levels(const TransducerModel& model, const prnnTransducerBeamOptions_t& options) {
+  return options.mode == PRNN_BEAM_STANDARD || model.durationCount > 0;
+}
+
+// Most symbols of an utterance's hypotheses, those included that are dropped later. By levels, K go on to the next
+// level and with durations K to later frames.
+inline int64_t history_room(const TransducerModel& model, const prnnTransducerBeamOptions_t& options) {
+  return options.beam * most_symbols(options) * (model.durationCount > 0 ? 2 : 1);
 }
 
 // Cuts the rest of a beam search's workspace.
-inline void cut_history(const BatchPlan& batch, int64_t max_frames, Arena& arena, BeamParams& params) {
-  params.history = arena.take<HistoryEntry>(int64_t{batch.groups} * batch.slots * max_frames);
+inline void cut_history(const TransducerModel& model, const prnnTransducerBeamOptions_t& options,
+                        const BatchPlan& batch, Arena& arena, BeamParams& params) {
+  params.history_room = history_room(model, options);
+  params.history = arena.take<HistoryEntry>(int64_t{batch.groups} * batch.utterances * params.history_room);
 }
 
 // All but the arrays of the workspace and the flag of a search that gives up.
@@ -93,7 +106,10 @@ PARAMS params_of(const TransducerModel& model, const SearchPlan& plan, const Bat
       (model.joinerSize * plan.element_bytes | reinterpret_cast<uintptr_t>(args.inputs.frames)) % 16 == 0;
   if constexpr (std::is_same_v<PARAMS, BeamParams>) {
     params.utterances = batch.utterances;
+    params.width = batch.width();
     params.list_parts = batch.list_parts();
+    params.list_room = batch.list_room();
+    params.waiting = static_cast<int>(batch.waiting);
   }
   return params;
 }

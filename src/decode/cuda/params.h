@@ -46,7 +46,8 @@ struct alignas(16) ListPart {
   uint32_t round;
 };
 
-// A symbol of a hypothesis. It is number frame x K + the hypothesis' slot of its utterance.
+// A symbol of a hypothesis. It is number frame x K + the hypothesis' slot of its utterance; by levels they are numbered
+// as they come.
 struct alignas(16) HistoryEntry {
   int before;  // the symbol before it; -1: none in this call
   int symbol, frame;
@@ -87,17 +88,21 @@ struct GroupParams {
 };
 
 struct SearchParams : GroupParams<prnnTransducerSearchOptions_t, prnnTransducerState_t, prnnTransducerOutputs_t> {
-  TaggedWord* keys;  // {groups, 2, columns, keys_of_column}: search_scores.cuh
-  ListPart* parts;   // {groups, 2, columns, entries + 1}; the last one is of the durations
+  TaggedWord* keys;  // {groups, kPlaces, columns, keys_of_column}: search_scores.cuh
+  ListPart* parts;   // {groups, kPlaces, columns, entries + 1}; the last one is of the durations
   int keys_of_column;
 };
 
 struct BeamParams : GroupParams<prnnTransducerBeamOptions_t, prnnTransducerBeamState_t, prnnTransducerBeamOutputs_t> {
   int utterances;         // that a group has at once
+  int width;              // slots of an utterance
   int list_parts;         // of a list of K candidates
+  int list_room;          // parts of a head, such a list and the durations' logits, two in each part
+  int waiting;            // by levels: most hypotheses of an utterance that wait; else 0
+  int64_t history_room;   // most symbols of an utterance's hypotheses
   ListPart* parts;        // {groups, 2, columns, entries, list_parts + 1}
-  ListPart* lists;        // {groups, 2, columns, list_parts + 1}
-  HistoryEntry* history;  // {groups, utterances, T, K}
+  ListPart* lists;        // {groups, 2, columns, list_room}
+  HistoryEntry* history;  // {groups, utterances, history_room}
 };
 
 // Elements of the exchange, per group.
@@ -109,6 +114,8 @@ cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_
 
 template <class T>
 cudaError_t run_beam_search(const BeamParams& params, int column_tiles, int slot_tiles, cudaStream_t stream);
+template <class T>
+cudaError_t run_level_beam_search(const BeamParams& params, int slot_tiles, cudaStream_t stream);
 
 template <class T>
 cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,

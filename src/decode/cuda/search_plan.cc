@@ -42,19 +42,22 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
   const int gates = whole_passes(most(kUpperInput)) * kTileRows;
   const int64_t written_slots = (batch.slots + batch.blocks - 1) / batch.blocks;
-  const int64_t written = written_slots * batch.window * (batch.entries * 4 + kColumnScoresBytes);
+  const int64_t written = written_slots * kMostWindow * kColumnScoresBytes;
   const int64_t of_pass = batch.beam > 0 ? int64_t{4} * 2 * kTileRows * (columns + 1) : written;
   shared.results = take(std::max<int64_t>(of_pass, int64_t{4} * gates * slot_stride));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
+  const int64_t halves = batch.beam > 0 ? 1 : 2;
   for (int layer = 0; layer < plan.layers; ++layer) {
     const int tiles = most(recurrent[layer]);
-    shared.recurrent[layer] = take(4 * int64_t{whole_passes(tiles)} * kTileRows * slot_stride);
+    shared.recurrent[layer] = take(4 * halves * whole_passes(tiles) * kTileRows * slot_stride);
     shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * batch.slot_room());
   }
   shared.output_bias = take(4 * int64_t{most(kOutput)} * kTileRows);
   shared.tiles = take(kMatrices * kBlockTilesBytes);
-  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.parts_of_list() * 16 : kColumnBytes));
-  shared.slots = take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : 2 * kSlotBytes + 8));
+  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.list_room() * 16 : 2 * kColumnBytes));
+  shared.levels = take(batch.utterances * batch.levels_bytes());
+  shared.slots =
+      take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : 3 * kSlotBytes + 8) + kJobBytes);
   shared.weights = static_cast<int>(at);
   shared.total = static_cast<int>(plan.shared_bytes / 128 * 128);
   return shared;
@@ -64,7 +67,7 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
 // the frames have a symbol, several of them more than one; durations pass over some of the others. Of a beam it is
 // taken to be a half.
 double rounds_of(const SearchPlan& plan, const BatchPlan& batch) {
-  const double blank = batch.beam > 0 ? 0.76 : plan.has_durations ? 0.5 : 0.6;
+  const double blank = batch.beam > 0 ? 0.76 : plan.durations > 0 ? 0.5 : 0.6;
   double blanks = 1;
   for (int i = 0; i < batch.window; ++i) blanks *= blank;
   return 1 / (1 - blanks);
@@ -127,7 +130,7 @@ void share_out(const SearchPlan& plan, BatchPlan& batch) {
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan) {
   plan = {};
   plan.element_bytes = model.dataType == PRNN_DATA_FLOAT ? 4 : 2;
-  plan.has_durations = model.durationCount > 0;
+  plan.durations = static_cast<int>(model.durationCount);
   plan.layers = model.predictor == PRNN_PREDICTOR_STATELESS ? 0 : static_cast<int>(model.layers);
   // Refuses models that have no room even alone. Sizes beyond may be more than the bytes of a row that an int holds.
   if (std::max(model.hiddenSize, model.joinerSize) > shared_bytes / (kSlots * plan.element_bytes)) return false;
@@ -153,8 +156,10 @@ int slot_tiles_of(int slots) {
 }
 
 bool complete(const SearchPlan& plan, BatchPlan& batch) {
-  batch.slots = batch.utterances * std::max(batch.beam, 1);
-  batch.window = std::min(kMostWindow, batch.columns() / batch.slots);
+  if (batch.levels_bytes() > plan.shared_bytes) return false;
+  batch.slots = batch.utterances * batch.width();
+  batch.window = batch.waiting > 0 ? 1 : std::min(kMostWindow, batch.columns() / batch.slots);
+  batch.duration_parts = batch.beam > 0 ? (plan.durations + 1) / 2 : 0;
   batch.entries = std::max(plan.tiles[kOutput].pieces(), batch.blocks);
   share_out(plan, batch);
   batch.shared = lay_out(plan, batch);
@@ -164,14 +169,14 @@ bool complete(const SearchPlan& plan, BatchPlan& batch) {
 
 // It tries as numbers of blocks all that there are, the fewest that hold all weights, and those with which no block has
 // more pieces of the output layer than need be.
-BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam) {
+BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam, int64_t waiting) {
   BatchPlan best{};
   double least = std::numeric_limits<double>::infinity();
   const auto try_plan = [&](int groups, int utterances, int column_tiles, int64_t blocks) {
     if (blocks < 1 || blocks > plan.multiprocessors / groups) return 0;
     BatchPlan tried{};
     tried.groups = groups, tried.utterances = utterances, tried.column_tiles = column_tiles;
-    tried.blocks = static_cast<int>(blocks), tried.beam = beam;
+    tried.blocks = static_cast<int>(blocks), tried.beam = beam, tried.waiting = waiting;
     if (!complete(plan, tried)) return 0;
     const double cost = cost_of(plan, tried, batch);
     if (cost < least) least = cost, best = tried;
@@ -183,19 +188,20 @@ BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam) {
     if (room > 0) try_plan(groups, utterances, column_tiles, plan.weight_bytes / room + 1);
     for (int share = 1; share <= 4; ++share) try_plan(groups, utterances, column_tiles, (pieces + share - 1) / share);
   };
-  const int most_at_once = beam > 0 ? kMostColumnTiles * kTileColumns / beam : kSlots;
+  const int width = beam * (waiting > 0 ? 2 : 1);
+  const int most_at_once = beam > 0 ? kMostColumnTiles * kTileColumns / width : kSlots;
   for (int groups : {1, 2, 3, 4, 6, 8, 12, 16, 22}) {
     if (groups > batch || groups > plan.multiprocessors) break;
     int utterances = static_cast<int>(std::min<int64_t>(most_at_once, (batch + groups - 1) / groups));
     for (bool goes_on = true; goes_on && utterances > 0; utterances /= 2) {
       if (beam > 0) {
-        const int least = slot_tiles_of(utterances * beam);
-        for (int column_tiles : {least, 2 * least}) {
-          if (column_tiles <= kMostColumnTiles) try_blocks(groups, utterances, column_tiles);
+        const int least = slot_tiles_of(utterances * width), most = waiting > 0 ? least : 2 * least;
+        for (int column_tiles = least; column_tiles <= std::min(most, kMostColumnTiles); column_tiles += least) {
+          try_blocks(groups, utterances, column_tiles);
         }
         continue;
       }
-      const int most_tiles = std::min(kMostColumnTiles, utterances);  // more have no frames: kMostWindow of each
+      const int most_tiles = std::min(kMostGreedyTiles, utterances);  // more have no frames: kMostWindow of each
       for (int column_tiles = 1; column_tiles <= most_tiles; ++column_tiles)
         try_blocks(groups, utterances, column_tiles);
       goes_on = best.blocks == 0;  // fewer are for GPUs without room for as many

@@ -4,19 +4,22 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "prnn_decode.h"
 
 namespace prnn::decode_cuda {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kTileRows = 16;    // rows of weights that a matrix instruction takes
+constexpr int kThreads = 256, kWarps = kThreads / 32;        // that go through rounds
+constexpr int kHelpers = 4, kHelperThreads = kHelpers * 32;  // warps of a greedy search beside them
+constexpr int kPlaces = 3;                                   // rounds whose keys and parts of columns are kept
+constexpr int kTileRows = 16;                                // rows of weights that a matrix instruction takes
 constexpr int kTileUnits = 4;    // hidden units of a row tile of gates: four rows each, in the order of Cell
 constexpr int kTileColumns = 8;  // columns of a matrix instruction
 constexpr int kKTileBytes = 64;  // of K
 constexpr int kSlots = 8;        // utterances that a group of blocks searches greedily at once
-constexpr int kMostColumnTiles = 4;
+constexpr int kMostColumnTiles = 4, kMostGreedyTiles = 3;
 constexpr int kMostBeam = 16;
 constexpr int kMostWindow = 8;  // frames of an utterance that are scored at once
 constexpr int kMostClasses = 1 << 16;
@@ -67,9 +70,10 @@ struct SharedLayout {
   int cells[2];      // float [unit][slot]: c
   int output_bias;   // float [row]
   int tiles;         // BlockTiles [matrix]
-  int columns;       // greedy: Column [column]; beam: ListPart [column][list_parts + 1]
-  int slots;         // greedy: Slot [slot], as they are and as they were before the last round, double [slot]; beam:
-                     // Hypothesis [slot]
+  int columns;       // greedy: Column [2][column], of even and odd rounds; beam: ListPart [column][list_room]
+  int levels;        // beam by levels: [utterance] Levels and its Paths
+  int slots;         // greedy: Slot [slot], as they are, and [2][slot], as they were before even and odd rounds, double
+                     // [slot], Job; beam: Hypothesis [slot]
   int total;
 };
 
@@ -78,7 +82,7 @@ struct SearchPlan {
   RowTiles tiles[kMatrices];  // first_larger: of a batch
   int element_bytes;
   int layers;  // recurrent; 0: stateless
-  bool has_durations;
+  int durations;
   int joiner_stride, state_stride;
   int multiprocessors;
   int64_t shared_bytes, weight_bytes;
@@ -88,6 +92,7 @@ struct SearchPlan {
 
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
 constexpr int kBlockTilesBytes = 32, kColumnBytes = 8, kColumnScoresBytes = 16, kSlotBytes = 96, kHypothesisBytes = 144;
+constexpr int kPathBytes = 56, kLevelsBytes = 168, kJobBytes = 8;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);
@@ -97,19 +102,25 @@ int slot_tiles_of(int slots);
 
 // How a batch is searched. No result depends on it. blocks: 0: there is no room for any way. A greedy search has a slot
 // for each utterance, a beam search K for each, one for a hypothesis. Each slot has columns for the frames of a window.
+// A search by levels, of several symbols a frame or with durations, has 2 K slots for each utterance, K of a level and
+// K that wait, and a round scores a level on one frame.
 struct BatchPlan {
   int groups, blocks;  // blocks: of a group
   int beam;            // 0: a greedy search
+  int64_t waiting;     // by levels: most hypotheses of an utterance that wait; else 0
   int utterances;      // that a group has at once
   int slots;           // of a group
   int column_tiles;
-  int window;   // frames of an utterance that are scored at once
+  int window;          // frames of an utterance that are scored at once
+  int duration_parts;  // of a list, two logits in each
   int entries;  // of a column: what the pieces of the output layer say of it; blocks without a piece have one, too
   RowTiles tiles[kMatrices];
   SharedLayout shared;
   int weight_bytes;  // of resident weights at most
 
   int columns() const { return column_tiles * kTileColumns; }
+  // Slots of an utterance.
+  int width() const { return std::max(beam, 1) * (waiting > 0 ? 2 : 1); }
   int slot_tiles() const { return beam > 0 ? slot_tiles_of(slots) : 1; }
   int slot_room() const { return slot_tiles() * kTileColumns; }
   // Slots of states that a product reads.
@@ -118,13 +129,17 @@ struct BatchPlan {
   int list_parts() const { return (beam + 1) / 2; }
   // The number of parts that a piece of the output layer or all of them publish of a column.
   int parts_of_list() const { return list_parts() + 1; }
+  // The same with the logits of durations, of all pieces together.
+  int list_room() const { return parts_of_list() + duration_parts; }
+  // Bytes of what an utterance has by levels.
+  int64_t levels_bytes() const { return waiting > 0 ? kLevelsBytes + (2 * beam + waiting) * kPathBytes : 0; }
   // Columns whose lists a block puts together.
   int own_columns() const { return (columns() + blocks - 1) / blocks; }
 };
-BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam = 0);
+BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam = 0, int64_t waiting = 0);
 
-// The rest of a plan with these groups, blocks, beam, utterances and column tiles. Returns false where they find no
-// room.
+// The rest of a plan with these groups, blocks, beam, waiting, utterances and column tiles. Returns false where they
+// find no room.
 bool complete(const SearchPlan& plan, BatchPlan& batch);
 
 }  // namespace prnn::decode_cuda

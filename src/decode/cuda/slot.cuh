@@ -2,7 +2,7 @@
 // of a group has the same ones and comes to the same decisions.
 #pragma once
 
-#include "decode/cuda/search_plan.h"
+#include "decode/cuda/windows.cuh"
 
 namespace prnn::decode_cuda {
 
@@ -23,18 +23,25 @@ struct SlotState {
   int has_changed;  // its predictor's state
   int context[PRNN_MAX_PREDICTOR_CONTEXT];
   double score;
+
+  // Whether the next frames are scored with it.
+  __device__ __forceinline__ bool is_live() const { return utterance >= 0 && closes == 0; }
 };
 
 // That of a greedy search: an utterance.
 struct Slot : SlotState {
+  using Windows = SharedWindows;
   static constexpr bool kHasParents = false;
   int in_frame;  // symbols emitted at this frame
   int begins;    // nothing has been searched; `score` is that of the frames before
 
   // The slot whose state it goes on from.
   __device__ __forceinline__ int parent(int own) const { return own; }
-  // The stream whose state it replaces.
-  __device__ __forceinline__ int stream_after() const { return stream; }
+  // Calls write(stream) for the stream whose state it replaces.
+  template <class Write>
+  __device__ __forceinline__ void for_streams_after(const Write& write) const {
+    write(stream);
+  }
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
 
