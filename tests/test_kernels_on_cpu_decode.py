@@ -125,7 +125,7 @@ def test_results_do_not_depend_on_the_batch(program: pathlib.Path, options: dict
     for n in (0, 6, 9, 10):
         where["blocks"] = 1 + n
         assert search(program, case, frames[n : n + 1], lengths[n : n + 1], seed=n, **where) == [together[n]]
-    for groups, blocks, column_tiles in ((2, 3, 1), (4, 1, 2), (1, 4, 4)):
+    for groups, blocks, column_tiles in ((2, 3, 1), (4, 1, 2), (1, 4, 3)):
         where |= {"groups": groups, "blocks": blocks, "column_tiles": column_tiles}
         assert search(program, case, frames, lengths, seed=3, **where) == together
 
@@ -157,9 +157,9 @@ def test_streams(program: pathlib.Path, dtype: torch.dtype, options: dict[str, A
     assert state["ahead"].tolist()[1::2] == [-1, -1]
 
 
-@pytest.mark.parametrize("column_tiles", [2, 3, 4])
+@pytest.mark.parametrize("column_tiles", [1, 2, 3])
 def test_many_columns(program: pathlib.Path, column_tiles: int) -> None:
-    """As many slots as a group has, with windows of two, three and four frames."""
+    """As many slots as a group has, with windows of one, two and three frames, and longer ones as utterances end."""
     case = make_case(torch.bfloat16, classes=300, hidden=40, joiner=48)
     frames, lengths = case.frames(9, 25), [25, 24, 9, 13, 25, 2, 0, 17, 25]
     all_found = search(program, case, frames, lengths, max_symbols=2, blocks=1, column_tiles=column_tiles)
@@ -225,7 +225,7 @@ def test_accesses_are_ordered(
 def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
     """Between the states that a block gathers and their products."""
     before = "      p.timed_out, timed_out);\n"
-    old, new = f"{before}  return __syncthreads_or(timed_out) == 0;\n", f"{before}  return true;\n"
+    old, new = f"{before}  return !sync_threads_or(timed_out);\n", f"{before}  return true;\n"
     edit = Edit("decode/cuda/group_predictor.cuh", old, new)
     pairs = unordered(plain_builder.run_decode("unordered", (edit,), order=True), *MODELS[0])
     assert is_found("write *reinterpret_cast<uint2*>(to + row", "read const uint4 states = load_shared(own", pairs)

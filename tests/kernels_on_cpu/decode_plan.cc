@@ -66,21 +66,21 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   add(s.sums, std::max<int64_t>(int64_t{4} * kWarps * 2 * kTileRows * (columns + 1), parts));
   const int64_t gates = passes(kUpperInput) * (slot_room + 1),
                 written = (batch.slots + batch.blocks - 1) / batch.blocks;
-  add(s.results,
-      std::max<int64_t>(4 * gates, batch.beam > 0 ? int64_t{8} * kTileRows * (columns + 1)
-                                                  : written * batch.window * (batch.entries * 4 + kColumnScoresBytes)));
+  add(s.results, std::max<int64_t>(4 * gates, batch.beam > 0 ? int64_t{8} * kTileRows * (columns + 1)
+                                                             : written * kMostWindow * kColumnScoresBytes));
   for (int layer = 0; layer < plan.layers; ++layer) {
     const Matrix recurrent = layer == 0 ? kRecurrent : kUpperRecurrent;
-    add(s.recurrent[layer], 4 * passes(recurrent) * (slot_room + 1));
+    add(s.recurrent[layer], (batch.beam > 0 ? 4 : 8) * passes(recurrent) * (slot_room + 1));
     add(s.cells[layer], 4 * tiles_of_block(recurrent) * kTileUnits * slot_room);
   }
   add(s.output_bias, 4 * tiles_of_block(kOutput) * kTileRows);
   add(s.tiles, int64_t{kMatrices} * kBlockTilesBytes);
   const int64_t merged = list + (model.durationCount + 1) / 2;
-  add(s.columns, columns * (batch.beam > 0 ? merged * static_cast<int64_t>(sizeof(ListPart)) : int64_t{kColumnBytes}));
+  add(s.columns,
+      columns * (batch.beam > 0 ? merged * static_cast<int64_t>(sizeof(ListPart)) : int64_t{2 * kColumnBytes}));
   if (batch.waiting > 0)
     add(s.levels, batch.utterances * (kLevelsBytes + (2 * batch.beam + batch.waiting) * int64_t{kPathBytes}));
-  add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : 2 * kSlotBytes + 8));
+  add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : 3 * kSlotBytes + 8) + kJobBytes);
   int64_t end = 0;
   for (const auto& [at, bytes] : arrays) {
     require(at >= end, "two arrays overlap");
@@ -128,7 +128,7 @@ void check_batches(const prnnTransducerModel_t& model, const SearchPlan& plan) {
     require(batch.slots >= 1 && batch.slots <= kSlots, "slots");
     require(batch.window >= 1 && batch.window <= kMostWindow, "frames of a window");
     require(batch.slots * batch.window <= batch.column_tiles * kTileColumns, "frames have no column");
-    require(batch.column_tiles >= 1 && batch.column_tiles <= kMostColumnTiles, "column tiles");
+    require(batch.column_tiles >= 1 && batch.column_tiles <= kMostGreedyTiles, "column tiles");
     check_shares(batch);
     check_layout(model, plan, batch);
     for (int beam = 1; beam <= kMostBeam; ++beam) {

@@ -169,18 +169,9 @@ inline void __syncwarp() {
   gpu::exchange(0);
   order::acquire(warp.order);
 }
-// A place for each barrier's __syncthreads_or(); the one after the next is emptied, of which nobody reads any more.
-inline void __syncthreads() {
-  gpu::Block& block = *gpu::current->block;
-  block.any[(block.barriers[0].phase + 2) % 4] = false;
-  gpu::join(block.barriers[0], gpu::grid.threads, true);
-}
+inline void __syncthreads() { gpu::join_or(gpu::current->block->barriers[0], gpu::grid.threads, false); }
 inline int __syncthreads_or(int value) {
-  gpu::Block& block = *gpu::current->block;
-  const long phase = block.barriers[0].phase;
-  block.any[phase % 4] |= value != 0;
-  __syncthreads();
-  return block.any[phase % 4];
+  return gpu::join_or(gpu::current->block->barriers[0], gpu::grid.threads, value != 0);
 }
 inline void __threadfence_system() {}
 inline size_t __cvta_generic_to_shared(const void* pointer) {

@@ -57,6 +57,7 @@ struct Mbarrier {
 struct Barrier {
   int arrived = 0;
   long phase = 0;
+  bool any[4] = {};  // of joins that ask for whether something is so; by phase
   order::Phase order;
 };
 struct Block {
@@ -66,7 +67,6 @@ struct Block {
   std::map<std::pair<int, size_t>, int64_t> statics;
   std::unordered_map<uint32_t, Mbarrier> mbarriers;
   Barrier barriers[20];  // 16 of the kernel, and those of its warpgroups' products
-  bool any[4] = {};      // of __syncthreads_or()
 };
 struct Warp {
   uint64_t values[2][32][6];  // of even and odd exchanges
@@ -307,6 +307,15 @@ inline void join(Barrier& barrier, int threads, bool waits) {
   if (barrier.arrived + 1 == threads) order::end(barrier.order);
   meet(barrier, threads, waits);
   if (waits) order::acquire(barrier.order);
+}
+
+// The place of the phase after the next is emptied, of which nobody reads any more.
+inline bool join_or(Barrier& barrier, int threads, bool value) {
+  const long phase = barrier.phase;
+  barrier.any[(phase + 2) % 4] = false;
+  barrier.any[phase % 4] |= value;
+  join(barrier, threads, true);
+  return barrier.any[phase % 4];
 }
 
 inline Barrier& cluster_barrier() { return clusters[current->block->index / grid.cluster]; }

@@ -20,7 +20,7 @@ struct load_matrices_of {}; struct load_transposed {}; struct store_transposed {
 template <int BYTES> struct copy {}; struct copy16 {}; struct copy16_if {}; struct commit_copies {}; struct wait_for_copies {};
 template <int THREADS> struct sync {}; template <int THREADS> struct arrive_and_go {}; struct sync_cluster {};
 struct arrive_at_cluster {}; struct wait_for_cluster {};
-struct sync_of {}; struct arrive_of {};
+struct sync_of {}; struct sync_or {}; struct arrive_of {};
 struct cluster_rank {}; struct map_address {};
 struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_barrier {}; struct test_barrier_now {};
 struct wait_at_barrier {};
@@ -313,7 +313,10 @@ PRNN_IN_CALLER void ptx(gpu::arrive_and_go<THREADS>, int barrier) {
   gpu::join(gpu::current->block->barriers[barrier], THREADS, false);
 }
 PRNN_IN_CALLER void ptx(gpu::sync_of, int barrier, int threads) {
-  gpu::join(gpu::current->block->barriers[barrier], threads, true);
+  gpu::join_or(gpu::current->block->barriers[barrier], threads, false);
+}
+PRNN_IN_CALLER void ptx(gpu::sync_or, uint32_t& any, uint32_t value, int barrier, int threads) {
+  any = gpu::join_or(gpu::current->block->barriers[barrier], threads, value != 0);
 }
 PRNN_IN_CALLER void ptx(gpu::arrive_of, int barrier, int threads) {
   gpu::join(gpu::current->block->barriers[barrier], threads, false);

@@ -34,7 +34,7 @@ int run(const Words& words, const char* call_name, const char* found_name) {
   const int64_t utterances = args.options.batch, of_group = (utterances + batch.groups - 1) / batch.groups;
   batch.groups = static_cast<int>(std::min<int64_t>(batch.groups, utterances));
   batch.utterances = static_cast<int>(std::min<int64_t>(of_group, kSlots));
-  batch.column_tiles = std::min(batch.column_tiles > 0 ? batch.column_tiles : 3, batch.utterances);
+  batch.column_tiles = std::min(batch.column_tiles > 0 ? batch.column_tiles : kMostGreedyTiles, batch.utterances);
   bool fits = plan_search(model, batch.groups * batch.blocks, words.shared_bytes, plan);
   while (fits && !complete(plan, batch)) fits = --batch.column_tiles > 0;
   if (!fits) {

@@ -86,6 +86,7 @@ PTX = {
     "cp.async.wait_all;": "wait_for_copies",
     # barriers and clusters
     "bar.sync %0,%1;": "sync_of",
+    "{.reg .pred p,q; setp.ne.u32 p,%1,0; bar.red.or.pred q,%2,%3,p; selp.u32 %0,1,0,q;}": "sync_or",
     "bar.arrive %0,%1;": "arrive_of",
     "bar.sync %0,128;": "sync<128>",
     "bar.sync %0,160;": "sync<160>",

@@ -13,9 +13,8 @@ template <class T, int COLUMN_TILES, int SLOT_TILES>
 struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES>;
   using Base::block, Base::floats, Base::gain, Base::gain_of_slot, Base::group, Base::has_frame, Base::is_recurrent,
-      Base::kColumns, Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::quotient,
-      Base::round, Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp,
-      Base::writes;
+      Base::kColumns, Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::round,
+      Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
 
   ListPart* const lists;  // [column][list_room]
   const int beam;
@@ -57,12 +56,20 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   __device__ __forceinline__ bool merge_lists();
   __device__ __forceinline__ void merge_column(const ListPart* parts, int column) const;
   __device__ __forceinline__ bool gather_lists();
+  // Up to the output layer's input, and the recurrent products. False: give up.
+  __device__ __forceinline__ bool make_scored_columns() {
+    return this->make_columns([&](bool has_stepped) {
+#pragma unroll 1
+      for (int layer = 0; has_stepped && layer < p.layers; ++layer) this->multiply_recurrent(layer, warp, kWarps);
+    });
+  }
+
   // From the columns to their lists, and writes the states of utterances that end. False: give up.
   __device__ __forceinline__ bool find_lists() {
     score_columns();
     if (!merge_lists() || !gather_lists()) return false;
     if (p.has_state) this->write_states();
-    __syncthreads();
+    sync_threads();
     return true;
   }
 
@@ -85,12 +92,12 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
       if (warp == 0) {
         take_utterances([&](int place, int n) { begin_utterance(slots + place * beam, n); });
       }
-      __syncthreads();
+      sync_threads();
       if (slots_that([](const Hypothesis& h) { return h.utterance >= 0; }) == 0) return;
-      if (!this->make_columns([] {})) return;
+      if (!make_scored_columns()) return;
       if (!find_lists()) return;
       for (int place = warp; place < p.utterances; place += kWarps) take_frames(place);
-      __syncthreads();
+      sync_threads();
     }
   }
 };

@@ -58,11 +58,11 @@ struct LevelBeamSearch : BeamSearch<T, TILES, TILES> {
     begin_levels();
     for (;;) {
       if (warp == 0) this->take_utterances([&](int place, int n) { begin_utterance(place, n); });
-      __syncthreads();
+      sync_threads();
       if (slots_that([](const Hypothesis& h) { return h.utterance >= 0; }) == 0) return;
-      if (!this->make_columns([] {}) || !this->find_lists()) return;
+      if (!this->make_scored_columns() || !this->find_lists()) return;
       for (int place = warp; place < p.utterances; place += kWarps) take(place);
-      __syncthreads();
+      sync_threads();
     }
   }
 };
@@ -77,7 +77,7 @@ template <class T, int TILES>
 __device__ __forceinline__ void LevelBeamSearch<T, TILES>::begin_levels() {
   if (threadIdx.x < p.utterances) levels_of(threadIdx.x).utterance = -1;
   if (threadIdx.x < Base::kSlotRoom) slots[threadIdx.x].partner = -1;
-  __syncthreads();
+  sync_threads();
 }
 
 // By a warp: the n-th utterance of the batch; without a hypothesis in its state, one stands for all that there were.

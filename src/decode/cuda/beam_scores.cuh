@@ -115,11 +115,11 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     begin_piece();
   };
   begin_piece();
-  multiply_rows<T, COLUMN_TILES>(
-      tiles[kOutput], shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride, sums(),
-      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
+  multiply_rows<T, COLUMN_TILES, false>(
+      tiles[kOutput], this->ahead, shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride,
+      COLUMN_TILES, sums(), [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
         add_up(of_pass, rows, floats(p.shared.results), kResultsStride);
-        __syncthreads();
+        sync_threads();
         const int first_own = tile * kTileRows, first = own.first * kTileRows + first_own, row = first + lane;
         const bool is_symbol = lane < rows && row < classes && row != blank_class;
         const auto is_here = [&](int symbol) { return symbol >= first && symbol < first + rows; };
@@ -216,7 +216,7 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_l
       [](const void* from) { return load_part(from); },
       [&](const TwoLongs& v) { return static_cast<uint32_t>(v.second >> 32) == round; },
       [&](int i, const TwoLongs& v) { reinterpret_cast<TwoLongs*>(gathered)[i] = v; }, p.timed_out, timed_out);
-  if (__syncthreads_or(timed_out) != 0) return false;
+  if (sync_threads_or(timed_out)) return false;
   for (int turn = warp; turn < own; turn += kWarps) {
     const int column = block + turn * p.blocks;
     if (is_wanted(column)) merge_column(gathered + turn * of_column, column);
@@ -238,7 +238,7 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::gather_
       [](const void* from) { return load_part(from); },
       [&](const TwoLongs& v) { return static_cast<uint32_t>(v.second >> 32) == round; },
       [&](int i, const TwoLongs& v) { reinterpret_cast<TwoLongs*>(lists)[i] = v; }, p.timed_out, timed_out);
-  return __syncthreads_or(timed_out) == 0;
+  return !sync_threads_or(timed_out);
 }
 
 }  // namespace prnn::decode_cuda

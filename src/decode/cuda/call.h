@@ -41,7 +41,7 @@ void cut_rows(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, PARA
 // Cuts what blocks exchange, all of which is zero before the search.
 inline void cut_exchange(const SearchPlan& plan, const BatchPlan& batch, Arena& arena, SearchParams& params) {
   cut_rows(plan, batch, arena, params);
-  const int64_t columns = int64_t{batch.groups} * 2 * batch.columns();
+  const int64_t columns = int64_t{batch.groups} * kPlaces * batch.columns();
   params.keys_of_column = (batch.entries + 3) / 2 * 2;  // a word for the blank and one for the duration
   params.keys = arena.take<TaggedWord>(columns * params.keys_of_column);
   params.parts = arena.take<ListPart>(columns * (batch.entries + 1));

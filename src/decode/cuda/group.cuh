@@ -22,6 +22,8 @@ struct Group {
   static constexpr int kResultsStride = kColumns + 1;  // of the output layer's, odd against bank conflicts
   static constexpr int kSlotRoom = SLOT_TILES * kTileColumns;
   static constexpr int kGatesStride = kSlotRoom + 1;
+  static constexpr bool kLoadsAhead = !SLOT::kHasParents;
+  static constexpr int kHalves = SLOT::kHasParents ? 1 : 2;  // sums of a recurrent product, each over a part of K
 
   struct alignas(4 * sizeof(T)) Gates {
     T of[4];
@@ -35,6 +37,9 @@ struct Group {
   int next_utterance;  // of the threads that take utterances
   uint32_t round = 0;
   bool timed_out = false;
+  typename SLOT::Windows windows;  // of the round
+  // Of the next product, where kLoadsAhead. More k-tiles leave too few registers.
+  PassWeights<sizeof(T) == sizeof(float) && COLUMN_TILES == 3 ? 2 : 3> ahead;
 
   __device__ __forceinline__ Group(const PARAMS& params, char* shared)
       : p(params),
@@ -45,12 +50,10 @@ struct Group {
         lane(threadIdx.x % 32),
         tiles(reinterpret_cast<BlockTiles*>(shared + params.shared.tiles)),
         slots(reinterpret_cast<SLOT*>(shared + params.shared.slots)),
-        next_utterance(group) {}
+        next_utterance(group),
+        windows(params) {}
 
-  static __device__ __forceinline__ int quotient(int number, const Divisor& by) {
-    return by.factor == 0 ? number : static_cast<int>(__umulhi(static_cast<unsigned>(number), by.factor));
-  }
-  __device__ __forceinline__ int slot_of(int column) const { return quotient(column, p.frames_of_slot); }
+  __device__ __forceinline__ int slot_of(int column) const { return windows.slot_of(column); }
 
   __device__ __forceinline__ float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
   __device__ __forceinline__ float* sums() const { return floats(p.shared.sums); }
@@ -88,7 +91,7 @@ struct Group {
         room -= resident * vecs;
       }
     }
-    __syncthreads();
+    sync_threads();
 #pragma unroll 1
     for (int m = 0; m < kMatrices; ++m) {
       const BlockTiles& own = tiles[m];
@@ -119,7 +122,7 @@ struct Group {
       slots[threadIdx.x].utterance = -1;
     }
     wait_for_copies();
-    __syncthreads();
+    sync_threads();
   }
 
   // ---- states ----
@@ -159,8 +162,12 @@ struct Group {
   __device__ __forceinline__ bool gather_states(int layer, unsigned advancing);
   __device__ __forceinline__ void resume_states();
   __device__ __forceinline__ void sum_embeddings();
+  // Begins to load what the product with a matrix needs first, before its columns are there.
+  __device__ __forceinline__ void load_ahead(int matrix) {
+    if (kLoadsAhead) ahead.load(tiles[matrix], 0);
+  }
   __device__ __forceinline__ void multiply_states(int matrix, int layer, float* results);
-  __device__ __forceinline__ void multiply_recurrent(int layer);
+  __device__ __forceinline__ void multiply_recurrent(int layer, int own_warp, int warps);
   __device__ __forceinline__ void project(TaggedWord* published, int row_words, unsigned projected);
   template <class Meanwhile>
   __device__ __forceinline__ bool step_predictors(const Meanwhile& meanwhile);
@@ -173,7 +180,7 @@ struct Group {
 
   __device__ __forceinline__ bool has_frame(int column) const {
     const int s = slot_of(column);
-    return s < p.slots && slots[s].is_live() && slots[s].frame + column - s * p.window < slots[s].length;
+    return s < p.slots && slots[s].is_live() && slots[s].frame + column - windows.first_column(s) < slots[s].length;
   }
 
   __device__ __forceinline__ void copy_frames();
@@ -194,7 +201,8 @@ struct Group {
     return s < p.slots && symbol != p.model.blank ? gain_of_slot(s, symbol) : 0;
   }
 
-  // Up to the output layer's input. meanwhile(): work that is not on the way to the next symbol. False: give up.
+  // Up to the output layer's input. meanwhile(): the recurrent products, if there are new ones, and other work that is
+  // not on the way to the next symbol. False: give up.
   template <class Meanwhile>
   __device__ __forceinline__ bool make_columns(const Meanwhile& meanwhile) {
     ++round;

@@ -20,10 +20,10 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   const int joiner = static_cast<int>(p.model.joinerSize);
   constexpr int kPerCopy = 16 / sizeof(T);
 #pragma unroll 1
-  for (int column = warp; column < p.slots * p.window; column += kWarps) {
+  for (int column = warp; column < windows.columns(); column += kWarps) {
     const int s = slot_of(column);
     if (!slots[s].is_live()) continue;
-    const int frame = min(slots[s].frame + column - s * p.window, slots[s].length - 1);
+    const int frame = min(slots[s].frame + column - windows.first_column(s), slots[s].length - 1);
     const int64_t row = slots[s].utterance * p.options.maxFrames + frame;
     const T* const from = static_cast<const T*>(p.inputs.frames) + row * joiner;
     T* const to = reinterpret_cast<T*>(column_row(column));
@@ -59,7 +59,7 @@ template <bool RELU>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::activate_with() {
   const int pieces = static_cast<int>(p.activation_pieces.divisor);
 #pragma unroll 3
-  for (int i = threadIdx.x; i < p.slots * p.window * pieces; i += kThreads) {
+  for (int i = threadIdx.x; i < windows.columns() * pieces; i += kThreads) {
     const int column = quotient(i, p.activation_pieces), piece = i - column * pieces, s = slot_of(column);
     uint4* const at = reinterpret_cast<uint4*>(column_row(column)) + piece;
     const uint4 x = *at;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   } else {
     activate_with<false>();
   }
-  __syncthreads();
+  sync_threads();
 }
 
 }  // namespace prnn::decode_cuda

@@ -37,7 +37,9 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
         const int row = own_unit * 4 + g;
         const float input = layer == 0 ? Element<T>::to_float(of_symbol.of[g])
                                        : inputs[row * kGatesStride + s] + p.prepared.upper_bias[unit * 4 + g];
-        const float sum = input + (begins ? 0 : recurrent[row * kGatesStride + from]);
+        float product = recurrent[row * kHalves * kGatesStride + from];
+        if (kHalves == 2) product += recurrent[(row * kHalves + 1) * kGatesStride + from];
+        const float sum = input + (begins ? 0 : product);
         gate[g] = Cell<MODE>::template activate<kDigits>(sum, g, 0);
       }
       float before = 0;
@@ -87,7 +89,7 @@ __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
                                                                     static_cast<uint32_t>(v.second)};
       },
       p.timed_out, timed_out);
-  return __syncthreads_or(timed_out) == 0;
+  return !sync_threads_or(timed_out);
 }
 
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
@@ -148,35 +150,41 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
     if (p.model.predictorRelu != 0 && sum < 0) sum = 0;
     reinterpret_cast<T*>(state_row(0, s))[element] = Element<T>::from_float(sum);
   }
-  __syncthreads();
+  sync_threads();
 }
 
 // The product of a matrix and the states of a layer, into `results`.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_states(int matrix, int layer,
                                                                                                   float* results) {
-  multiply_rows<T, SLOT_TILES>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(),
-                               p.state_stride, sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
-                                 add_up(of_pass, rows, results + tile * kTileRows * kGatesStride, kGatesStride);
-                               });
+  multiply_rows<T, SLOT_TILES, kLoadsAhead>(
+      tiles[matrix], ahead, shared_address(memory + p.shared.states[layer]), last_slot(), p.state_stride, SLOT_TILES,
+      sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
+        add_up(of_pass, rows, results + tile * kTileRows * kGatesStride, kGatesStride);
+      });
 }
 
-// The recurrent products with the present h, for the next symbol.
+// The recurrent products with the present h, for the next symbol, by some warps of the block.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_recurrent(int layer) {
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_recurrent(int layer,
+                                                                                                     int own_warp,
+                                                                                                     int warps) {
   const int matrix = layer == 0 ? kRecurrent : kUpperRecurrent;
   float* const results = floats(p.shared.recurrent[layer]);
-  if constexpr (SLOT_TILES <= 2) {  // more leave too few registers
+  if constexpr (kHalves == 2) {
+    multiply_halves<T>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(), p.state_stride,
+                       results, kGatesStride, own_warp, warps);
+  } else if constexpr (SLOT_TILES <= 2) {  // more leave too few registers
     multiply_rows_apart<T, SLOT_TILES>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(),
-                                       p.state_stride, results, kGatesStride);
+                                       p.state_stride, results, kGatesStride, own_warp, warps);
   } else {
-    __syncthreads();
+    sync_threads();
     multiply_states(matrix, layer, results);
   }
 }
 
-// One round's steps of the predictors, up to their projections in shared memory, and the copies of frames. meanwhile():
-// once, while the projections are on their way, if there are some.
+// One round's steps of the predictors, up to their projections in shared memory, and the copies of frames.
+// meanwhile(whether there are new recurrent products): once, while the projections are on their way, if there are some.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 template <class Meanwhile>
 __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::step_predictors(
@@ -190,19 +198,19 @@ __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   for (int layer = 0; layer == 0 || (steps_cells && layer < p.layers); ++layer) {
     if (layer > 0) {
       multiply_states(kUpperInput, 0, floats(p.shared.results));
-      __syncthreads();
+      sync_threads();
     }
     if (steps_cells) step_cells_of(layer);
     if (layer == 0) copy_frames();
+    if (stepping != 0) load_ahead(layer + 1 < p.layers ? kUpperInput : kProjection);
     if (steps_cells && !gather_states(layer, advancing)) return false;
   }
   if (stepping != 0 && !is_recurrent()) sum_embeddings();
   const int row_words = words(p.tiles[kProjection].count * kTileRows);
   TaggedWord* const published = p.projection + static_cast<int64_t>(group) * p.slots * row_words;
   if (stepping != 0) project(published, row_words, projected);
-  meanwhile();
-#pragma unroll 1
-  for (int layer = 0; steps_cells && layer < p.layers; ++layer) multiply_recurrent(layer);
+  meanwhile(steps_cells);
+  load_ahead(kOutput);
   wait_for_copies();
   return gather_rows(published, p.projection_pieces, memory + p.shared.projection, p.joiner_stride, projected);
 }
@@ -213,21 +221,21 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
                                                                                           int row_words,
                                                                                           unsigned projected) {
   const Share own = tiles[kProjection].share;
-  multiply_rows<T, SLOT_TILES>(tiles[kProjection], shared_address(memory + p.shared.states[top()]), last_slot(),
-                               p.state_stride, sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
-                                 const int row = (own.first + tile) * kTileRows + lane;
-                                 const bool is_row = lane < rows;
-                                 const float bias = is_row ? p.prepared.projection_bias[row] : 0;
+  multiply_rows<T, SLOT_TILES, kLoadsAhead>(
+      tiles[kProjection], ahead, shared_address(memory + p.shared.states[top()]), last_slot(), p.state_stride,
+      SLOT_TILES, sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
+        const int row = (own.first + tile) * kTileRows + lane;
+        const bool is_row = lane < rows;
+        const float bias = is_row ? p.prepared.projection_bias[row] : 0;
 #pragma unroll
-                                 for (int s = warp; s < kSlotRoom; s += kWarps) {
-                                   if ((projected >> s & 1) == 0) continue;
-                                   const float value = of_pass(lane, s) + bias;
-                                   const float next = kPerWord == 2 ? __shfl_down_sync(kWholeWarp, value, 1) : 0;
-                                   publish_tagged(is_row && row % kPerWord == 0,
-                                                  published + s * row_words + row / kPerWord,
-                                                  Element<T>::pack(value, next), round);
-                                 }
-                               });
+        for (int s = warp; s < kSlotRoom; s += kWarps) {
+          if ((projected >> s & 1) == 0) continue;
+          const float value = of_pass(lane, s) + bias;
+          const float next = kPerWord == 2 ? __shfl_down_sync(kWholeWarp, value, 1) : 0;
+          publish_tagged(is_row && row % kPerWord == 0, published + s * row_words + row / kPerWord,
+                         Element<T>::pack(value, next), round);
+        }
+      });
 }
 
 }  // namespace prnn::decode_cuda

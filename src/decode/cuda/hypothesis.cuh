@@ -12,6 +12,7 @@ __device__ __forceinline__ unsigned all_of(int count) { return 0xFFFFFFFFu >> (3
 // utterance. Places in these K are `partner` and the bits of `pairs`. In a search by levels an utterance has 2 K slots,
 // and they are predictor states alone: the paths that go on from them are kept beside (level.cuh).
 struct Hypothesis : SlotState {
+  using Windows = EqualWindows;
   static constexpr bool kHasParents = true;
   int pool;         // the utterance's first place in the pool of states
   uint64_t hash;    // as prnnTransducerBeamState_t has it

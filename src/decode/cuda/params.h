@@ -88,8 +88,8 @@ struct GroupParams {
 };
 
 struct SearchParams : GroupParams<prnnTransducerSearchOptions_t, prnnTransducerState_t, prnnTransducerOutputs_t> {
-  TaggedWord* keys;  // {groups, 2, columns, keys_of_column}: search_scores.cuh
-  ListPart* parts;   // {groups, 2, columns, entries + 1}; the last one is of the durations
+  TaggedWord* keys;  // {groups, kPlaces, columns, keys_of_column}: search_scores.cuh
+  ListPart* parts;   // {groups, kPlaces, columns, entries + 1}; the last one is of the durations
   int keys_of_column;
 };
 

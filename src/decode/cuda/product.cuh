@@ -3,7 +3,7 @@
 // there are.
 #pragma once
 
-#include "decode/cuda/search_plan.h"
+#include "decode/cuda/barrier.cuh"
 #include "rnn/cuda/mma/product.cuh"
 
 namespace prnn::decode_cuda {
@@ -38,49 +38,6 @@ struct PassSums {
   }
 };
 
-// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`. `weights`: of the row tiles, shared or global
-// memory. `columns`: shared address of column 0; of one column tile those after `last_column` are that one again.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void multiply_tiles(const uint4* const (&weights)[kPassTiles], int k_tiles, uint32_t columns,
-                                               int last_column, int stride, const PassSums<COLUMN_TILES>& sums) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  constexpr int kAhead = 3;  // a warp's k-tiles of weights that are on their way at once
-  float sum[kPassTiles][COLUMN_TILES][4] = {};
-  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
-#pragma unroll 1
-  for (int first = warp; first < k_tiles; first += kAhead * kWarps) {
-    uint4 operands[kAhead][kPassTiles][2];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int k = first + i * kWarps;
-      if (k >= k_tiles) continue;
-#pragma unroll
-      for (int r = 0; r < kPassTiles; ++r) {
-        operands[i][r][0] = weights[r][k * kTileVecs + lane];
-        operands[i][r][1] = weights[r][k * kTileVecs + 32 + lane];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int k = first + i * kWarps;
-      if (k >= k_tiles) continue;
-#pragma unroll
-      for (int c = 0; c < COLUMN_TILES; ++c) {
-        const uint4 states = load_shared(own_column + c * kTileColumns * stride + k * kKTileBytes);
-#pragma unroll
-        for (int r = 0; r < kPassTiles; ++r)
-          multiply_k_tile<T, true>(sum[r][c], sum[r][c], operands[i][r][0], operands[i][r][1], states);
-      }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kPassTiles; ++r) {
-#pragma unroll
-    for (int c = 0; c < COLUMN_TILES; ++c)
-      store_tile(sums.of_warp(warp) + r * kTileRows * sums.kStride + c * kTileColumns, sums.kStride, sum[r][c]);
-  }
-}
-
 // A matrix's row tiles that a block has: the first of them in shared memory, the others in global memory.
 struct BlockTiles {
   Share share;
@@ -94,20 +51,86 @@ struct BlockTiles {
 };
 static_assert(sizeof(BlockTiles) <= kBlockTilesBytes);
 
+// Weights of a pass in a warp's registers: of some of its k-tiles, from the first of them on.
+template <int K_TILES>
+struct PassWeights {
+  static constexpr int kKTiles = K_TILES;
+  uint4 operands[kKTiles][kPassTiles][2];
+
+  __device__ __forceinline__ void load(const uint4* const (&weights)[kPassTiles], int first, int k_tiles) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kKTiles; ++i) {
+      const int k = first + i * kWarps;
+      if (k >= k_tiles) continue;
+#pragma unroll
+      for (int r = 0; r < kPassTiles; ++r) {
+        operands[i][r][0] = weights[r][k * kTileVecs + lane];
+        operands[i][r][1] = weights[r][k * kTileVecs + 32 + lane];
+      }
+    }
+  }
+  // The first of the pass that begins with this row tile of a block; an odd number's last one is taken twice.
+  __device__ __forceinline__ void load(const BlockTiles& tiles, int tile) {
+    if (tile >= tiles.share.count) return;
+    const uint4* const pair[kPassTiles] = {tiles.tile(tile), tiles.tile(min(tile + 1, tiles.share.count - 1))};
+    load(pair, threadIdx.x / 32, tiles.k_tiles);
+  }
+};
+
+// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`. `ahead`: the first weights of the pass that
+// begins with `tile`. `columns`: shared address of column 0; of one column tile those after `last_column` are that one
+// again. `used`: column tiles that are multiplied, at least the first.
+template <class T, int COLUMN_TILES, class Weights>
+__device__ __forceinline__ void multiply_tiles(const BlockTiles& tiles, int tile, Weights& ahead, uint32_t columns,
+                                               int last_column, int stride, int used,
+                                               const PassSums<COLUMN_TILES>& sums) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
+  const uint4* const weights[kPassTiles] = {tiles.tile(tile), tiles.tile(min(tile + 1, tiles.share.count - 1))};
+  float sum[kPassTiles][COLUMN_TILES][4] = {};
+  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
+#pragma unroll 1
+  for (int first = warp; first < k_tiles;) {
+#pragma unroll
+    for (int i = 0; i < Weights::kKTiles; ++i) {
+      const int k = first + i * kWarps;
+      if (k >= k_tiles) continue;
+#pragma unroll
+      for (int c = 0; c < COLUMN_TILES; ++c) {
+        if (c > 0 && c >= used) continue;
+        const uint4 states = load_shared(own_column + c * kTileColumns * stride + k * kKTileBytes);
+#pragma unroll
+        for (int r = 0; r < kPassTiles; ++r)
+          multiply_k_tile<T, true>(sum[r][c], sum[r][c], ahead.operands[i][r][0], ahead.operands[i][r][1], states);
+      }
+    }
+    first += Weights::kKTiles * kWarps;
+    ahead.load(weights, first, k_tiles);
+  }
+#pragma unroll
+  for (int r = 0; r < kPassTiles; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMN_TILES; ++c)
+      store_tile(sums.of_warp(warp) + r * kTileRows * sums.kStride + c * kTileColumns, sums.kStride, sum[r][c]);
+  }
+}
+
 // All of a block's rows, in passes of two row tiles; an odd number's last one is multiplied twice. After each pass
 // after(first row tile, rows, sums) is called. The block's threads have been together since the columns were written
-// and since `sums` was last read.
-template <class T, int COLUMN_TILES, class After>
-__device__ __forceinline__ void multiply_rows(const BlockTiles& tiles, uint32_t columns, int last_column, int stride,
-                                              float* sums, const After& after) {
+// and since `sums` was last read. ahead: the first weights. LOADS_AHEAD: a pass's first weights are loaded before the
+// sums of the pass before are used, which takes registers.
+template <class T, int COLUMN_TILES, bool LOADS_AHEAD, class Weights, class After>
+__device__ __forceinline__ void multiply_rows(const BlockTiles& tiles, Weights& ahead, uint32_t columns,
+                                              int last_column, int stride, int used, float* sums, const After& after) {
   const int count = tiles.share.count;
   const PassSums<COLUMN_TILES> of_pass{sums};
 #pragma unroll 1
   for (int i = 0; i < count; i += kPassTiles) {
-    if (i > 0) __syncthreads();
-    const uint4* const pair[kPassTiles] = {tiles.tile(i), tiles.tile(min(i + 1, count - 1))};
-    multiply_tiles<T, COLUMN_TILES>(pair, tiles.k_tiles, columns, last_column, stride, of_pass);
-    __syncthreads();
+    if (i > 0) sync_threads();
+    if (!LOADS_AHEAD) ahead.load(tiles, i);
+    multiply_tiles<T, COLUMN_TILES>(tiles, i, ahead, columns, last_column, stride, used, of_pass);
+    sync_threads();
+    if (LOADS_AHEAD) ahead.load(tiles, i + kPassTiles);
     after(i, min(kPassTiles, count - i) * kTileRows, of_pass);
   }
 }
@@ -121,16 +144,17 @@ __device__ __forceinline__ void add_up(const PassSums<COLUMN_TILES>& sums, int r
     results[i / kColumns * stride + i % kColumns] = sums(i / kColumns, i % kColumns);
 }
 
-// All of a block's rows, a warp a row tile: no warp waits for another. The sums have the bits of multiply_rows(): one
-// for each of the parts of K that its warps have.
+// All of a block's rows, a warp a row tile, by `warps` warps: no warp waits for another. The sums have the bits of
+// multiply_rows(): one for each of the parts of K that its warps have.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uint32_t columns, int last_column,
-                                                    int stride, float* results, int results_stride) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
+                                                    int stride, float* results, int results_stride, int warp,
+                                                    int warps) {
+  const int lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
   constexpr int kAhead = sizeof(T) == sizeof(float) ? kWarps / 2 : kWarps;  // k-tiles of weights in registers at once
   const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
 #pragma unroll 1
-  for (int tile = warp; tile < tiles.share.count; tile += kWarps) {
+  for (int tile = warp; tile < tiles.share.count; tile += warps) {
     const uint4* const weights = tiles.tile(tile);
     float sums[kWarps][COLUMN_TILES][4] = {};
 #pragma unroll 1
@@ -168,6 +192,44 @@ __device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uin
       }
       store_tile(results + tile * kTileRows * results_stride + c * kTileColumns, results_stride, total);
     }
+  }
+}
+
+// Two sums of each row and column, each over half of K, by a warp: of every so many half row tiles one.
+template <class T>
+__device__ __forceinline__ void multiply_halves(const BlockTiles& tiles, uint32_t columns, int last_column, int stride,
+                                                float* results, int results_stride, int warp, int warps) {
+  constexpr int kTogether = 4, kAhead = 2;  // k-tiles: with sums of their own; so many times on their way at once
+  const int lane = threadIdx.x % 32, half_k = (tiles.k_tiles + 1) / 2;
+  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
+#pragma unroll 1
+  for (int i = warp; i < 2 * tiles.share.count; i += warps) {
+    const uint4* const weights = tiles.tile(i / 2);
+    const int end = min(tiles.k_tiles, (i % 2 + 1) * half_k);
+    float sums[kTogether][4] = {};
+#pragma unroll 1
+    for (int first = i % 2 * half_k; first < end; first += kAhead * kTogether) {
+      uint4 operands[kAhead * kTogether][2];
+#pragma unroll
+      for (int j = 0; j < kAhead * kTogether; ++j) {
+        const int k = first + j;
+        if (k >= end) continue;
+        operands[j][0] = weights[k * kTileVecs + lane];
+        operands[j][1] = weights[k * kTileVecs + 32 + lane];
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead * kTogether; ++j) {
+        const int k = first + j;
+        if (k >= end) continue;
+        const uint4 states = load_shared(own_column + k * kKTileBytes);
+        float (&sum)[4] = sums[j % kTogether];
+        multiply_k_tile<T, true>(sum, sum, operands[j][0], operands[j][1], states);
+      }
+    }
+    float total[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) total[k] = (sums[0][k] + sums[1][k]) + (sums[2][k] + sums[3][k]);
+    store_tile(results + (i / 2 * kTileRows * 2 + i % 2) * results_stride, 2 * results_stride, total);
   }
 }
 

@@ -14,23 +14,41 @@ struct Walk {
   int frame, in_frame, symbol;
 };
 
-// A slot has an utterance.
+// What helpers are told in shared memory.
+struct Job {
+  int goes_on, multiplies;  // multiplies: there are new recurrent products
+};
+static_assert(sizeof(Job) <= kJobBytes);
+
+// A slot has an utterance. Some warps are helpers: they make the recurrent products and write results while the others
+// go on.
 template <class T, int COLUMN_TILES>
 struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   using Base = Group<T, SearchParams, Slot, COLUMN_TILES, 1>;
   using Base::block, Base::floats, Base::gain, Base::group, Base::has_frame, Base::is_recurrent, Base::kColumns,
       Base::lane, Base::memory, Base::next_utterance, Base::p, Base::round, Base::slots, Base::slots_that, Base::sums,
-      Base::tiles, Base::timed_out, Base::warp;
+      Base::tiles, Base::timed_out, Base::warp, Base::windows;
 
   Column* const columns;
-  Slot* const before;    // slots as they were before the last round; without an utterance: nothing is to be written
+  Slot* const before;    // [2][kSlots]: slots as they were before even and odd rounds
   double* const scores;  // of slots, up to the last frame that is written
+  Job* const job;
+  bool is_helped = false;  // helpers have been told, and not been waited for
 
   __device__ __forceinline__ Search(const SearchParams& params, char* shared)
       : Base(params, shared),
         columns(reinterpret_cast<Column*>(shared + params.shared.columns)),
         before(slots + kSlots),
-        scores(reinterpret_cast<double*>(before + kSlots)) {}
+        scores(reinterpret_cast<double*>(before + 2 * kSlots)),
+        job(reinterpret_cast<Job*>(scores + kSlots)) {}
+
+  __device__ __forceinline__ Column* columns_of(uint32_t of_round) const { return columns + of_round % 2 * kColumns; }
+  // The windows of a round that has begun with these slots; by whole warps.
+  __device__ __forceinline__ SharedWindows share_columns(const Slot* all) const {
+    const bool is_live = lane < p.slots && all[lane].is_live();
+    return SharedWindows(__ballot_sync(kWholeWarp, is_live), kColumns);
+  }
+  __device__ __forceinline__ Slot* slots_before(uint32_t of_round) const { return before + of_round % 2 * kSlots; }
 
   // ---- utterances ----
 
@@ -39,10 +57,10 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     const int free = __popc(slots_that([](const Slot& slot) { return slot.utterance < 0; }));
     const int left = (static_cast<int>(p.options.batch) - next_utterance + p.sizes.replicas - 1) / p.sizes.replicas;
     if (left > 0) {
-      __syncthreads();
+      sync_threads();
       if (threadIdx.x == 0) begin_utterances();
       next_utterance += min(free, left) * p.sizes.replicas;
-      __syncthreads();
+      sync_threads();
     }
     return left > 0 || free < p.slots;
   }
@@ -92,7 +110,7 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   // ---- scores: search_scores.cuh ----
 
   __device__ __forceinline__ int64_t row_of(int column, uint32_t of_round) const {
-    return (static_cast<int64_t>(group) * 2 + of_round % 2) * kColumns + column;
+    return (static_cast<int64_t>(group) * kPlaces + of_round % kPlaces) * kColumns + column;
   }
   __device__ __forceinline__ TaggedWord* keys_of(int column, uint32_t of_round) const {
     return p.keys + row_of(column, of_round) * p.keys_of_column;
@@ -106,19 +124,18 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
                                                LogSum (&log_sums)[COLUMN_TILES], int entry) const;
   __device__ __forceinline__ void score_columns();
   __device__ __forceinline__ bool read_keys();
-  __device__ __forceinline__ ColumnScores score_of(int column, const Column& found, int node, uint32_t of_round,
-                                                   float* log_sums, bool is_wanted);
+  __device__ __forceinline__ ColumnScores score_of(int column, const Column& found, int node, uint32_t of_round);
 
   // ---- rounds ----
 
   // Goes through the window's frames up to a symbol, of which the lanes of a warp have one each.
   // visit(frame of the window, frame, symbol or -1, duration): of each.
   template <class Visit>
-  __device__ __forceinline__ Walk walk(const Slot& slot, const Column& own, const Visit& visit) const {
+  __device__ __forceinline__ Walk walk(const Slot& slot, const Column& own, int window, const Visit& visit) const {
     Walk walk = {slot.frame, slot.in_frame, -1};
     int at = 0;
 #pragma unroll 1
-    while (walk.symbol < 0 && at < p.window && walk.frame < slot.length) {
+    while (walk.symbol < 0 && at < window && walk.frame < slot.length) {
       const int symbol = __shfl_sync(kWholeWarp, own.symbol, at);
       int duration = __shfl_sync(kWholeWarp, own.duration, at);
       if (symbol >= 0) {
@@ -133,24 +150,26 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     }
     return walk;
   }
-  __device__ __forceinline__ Column column_of_lane(int s) const {
-    return lane < p.window ? columns[s * p.window + lane] : Column{-1, 1};
+  __device__ __forceinline__ Column column_of_lane(int s, const SharedWindows& of_round, const Column* found) const {
+    return lane < of_round.window ? found[of_round.first_column(s) + lane] : Column{-1, 1};
   }
 
   // Warp s for slot s: where the search goes on. What has been found is written later: write_round(). Returns to one
   // lane whether the slot has become free.
   __device__ __forceinline__ bool take_frames() {
     const int s = warp;
-    if (s >= p.slots || slots[s].utterance < 0) return false;
+    if (s >= p.slots) return false;
     Slot& slot = slots[s];
+    Slot& was = slots_before(round)[s];
 #pragma unroll 1
     for (int i = lane; i < static_cast<int>(sizeof(Slot) / sizeof(int)); i += 32)
-      reinterpret_cast<int*>(before + s)[i] = reinterpret_cast<const int*>(&slot)[i];
+      reinterpret_cast<int*>(&was)[i] = reinterpret_cast<const int*>(&slot)[i];
     __syncwarp();
-    const Slot& was = before[s];
+    if (was.utterance < 0) return false;
     const bool closed = was.closes != 0;
     Walk found = {was.frame, was.in_frame, -1};
-    if (!closed) found = walk(was, column_of_lane(s), [](int, int, int, int) {});
+    if (!closed)
+      found = walk(was, column_of_lane(s, windows, columns_of(round)), windows.window, [](int, int, int, int) {});
     if (lane != 0) return false;
     const bool ends = closed || found.frame >= was.length;
     slot.begins = 0;
@@ -173,32 +192,39 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     return is_free;
   }
 
-  // Writes what has been found in a round, off the way to the next symbol. A slot's results are one block's. The last
-  // warps write them: they have the fewest of the recurrent products, which the others make at the same time.
-  __device__ __forceinline__ void write_round(uint32_t of_round) {
-    const int place = kWarps - 1 - warp, s = block + place * p.blocks;
-    if (s >= p.slots || before[s].utterance < 0) return;
-    const Slot& was = before[s];
+  // ---- results, by helpers ----
+
+  __device__ __forceinline__ ColumnScores* scores_of(int place) const {
+    return reinterpret_cast<ColumnScores*>(memory + p.shared.results) + place * kMostWindow;
+  }
+  // The scores of the frames that a round has passed over in the block's slot at a place among its own, a warp a frame.
+  __device__ __forceinline__ void score_slot(uint32_t of_round, int place, int helper) {
+    const Slot* const all = slots_before(of_round);
+    const int s = block + place * p.blocks;
+    const SharedWindows its_windows = share_columns(all);
+    if (!all[s].is_live()) return;
+    const Column* const found = columns_of(of_round);
+    const Column own = column_of_lane(s, its_windows, found);
+    const int node = all[s].node, first_column = its_windows.first_column(s);
+    walk(all[s], own, its_windows.window, [&](int at, int, int, int) {
+      if (at % kHelpers != helper) return;
+      const ColumnScores its = score_of(first_column + at, found[first_column + at], node, of_round);
+      if (lane == 0) scores_of(place)[at] = its;
+    });
+  }
+  // Writes what has been found, by a warp.
+  __device__ __forceinline__ void write_slot(uint32_t of_round, int place) {
+    const Slot* const all = slots_before(of_round);
+    const int s = block + place * p.blocks;
+    const SharedWindows its_windows = share_columns(all);
+    const Slot& was = all[s];
+    if (was.utterance < 0) return;
     double score = was.begins != 0 ? was.score : scores[s];
     int count = was.count, frame = was.frame;
     if (was.closes == 0) {
-      const Column own = column_of_lane(s);
-      int end = 0;
-      walk(was, own, [&](int at, int, int, int) { end = at + 1; });
-      float* const log_sums = floats(p.shared.results) + place * p.window * (p.entries + 4);
-      ColumnScores* const of_columns = reinterpret_cast<ColumnScores*>(log_sums + p.window * p.entries);
-#pragma unroll 1
-      for (int first = 0; first < end; first += 4) {  // eight lanes for each
-        const int at = first + lane / 8;
-        const bool is_wanted = at < end;
-        const int column = s * p.window + (is_wanted ? at : 0);
-        const ColumnScores found = score_of(column, columns[column], was.node, of_round,
-                                            log_sums + (is_wanted ? at : 0) * p.entries, is_wanted);
-        if (is_wanted && lane % 8 == 0) of_columns[at] = found;
-      }
-      __syncwarp();
-      frame = walk(was, own, [&](int at, int its_frame, int symbol, int duration) {
-                const ColumnScores its = of_columns[at];
+      const Column own = column_of_lane(s, its_windows, columns_of(of_round));
+      frame = walk(was, own, its_windows.window, [&](int at, int its_frame, int symbol, int duration) {
+                const ColumnScores its = scores_of(place)[at];
                 score += static_cast<double>(its.log_prob) + static_cast<double>(its.duration_log_prob);
                 if (symbol < 0) return;
                 score += static_cast<double>(its.gain);
@@ -210,7 +236,6 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     if (lane != 0) return;
     if (was.closes != 0 || (frame >= was.length && !p.has_state)) write_end(was, frame, count, score);
     scores[s] = score;
-    before[s].utterance = -1;
   }
 
   __device__ __forceinline__ void emit(const Slot& slot, int symbol, int frame, int duration,
@@ -223,29 +248,75 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     if (p.outputs.confidences != nullptr) static_cast<float*>(p.outputs.confidences)[at] = its.confidence;
   }
 
+  // ---- helpers ----
+
+  __device__ __forceinline__ void tell_helpers(Job told) {
+    if (threadIdx.x == 0) *job = told;
+    arrive_at(kTold);
+    is_helped = true;
+  }
+  __device__ __forceinline__ void wait_for_helpers() {
+    if (is_helped) wait_at(kHelped);
+    is_helped = false;
+  }
+
+  // A helper's part of the rounds: the results of the round before, and the recurrent products for the next symbol.
+  __device__ __forceinline__ void help() {
+    const int helper = warp - kWarps, own_slots = (p.slots - block + p.blocks - 1) / p.blocks;  // none: at most 0
+    for (;;) {
+      wait_at(kTold);
+      if (job->goes_on == 0) return;
+      ++round;
+#pragma unroll 1
+      for (int place = 0; place < own_slots; ++place) score_slot(round - 1, place, helper);
+      if (own_slots > 0) sync_helpers();
+#pragma unroll 1
+      for (int place = kHelpers - 1 - helper; place < own_slots; place += kHelpers) write_slot(round - 1, place);
+#pragma unroll 1
+      for (int layer = 0; job->multiplies != 0 && layer < p.layers; ++layer)
+        this->multiply_recurrent(layer, helper, kHelpers);
+      arrive_at(kHelped);
+    }
+  }
+
+  __device__ __forceinline__ bool go_round(bool goes_on) {
+    if (!this->make_columns([&](bool has_stepped) { tell_helpers({1, has_stepped ? 1 : 0}); }) || !goes_on)
+      return false;
+    score_columns();
+    if (!read_keys()) return false;
+    if (p.has_state) {
+      this->write_states();
+      sync_threads();
+    }
+    return true;
+  }
   __device__ __forceinline__ void run() {
     this->load_weights();
-    if (threadIdx.x < kSlots) before[threadIdx.x].utterance = -1;
+    if (threadIdx.x < 2 * kSlots) before[threadIdx.x].utterance = -1;
     this->begin();
     bool may_take = true, goes_on = true;  // may_take: a slot may be free
     for (;;) {
       if (may_take) goes_on = take_utterances();
-      if (!this->make_columns([&] { write_round(round - 1); }) || !goes_on) return;
-      score_columns();
-      if (!read_keys()) return;
-      if (p.has_state) {
-        this->write_states();
-        __syncthreads();
-      }
-      may_take = __syncthreads_or(take_frames()) != 0;
+      windows = share_columns(slots);
+      wait_for_helpers();
+      if (!go_round(goes_on)) break;
+      may_take = sync_threads_or(take_frames());
     }
+    wait_for_helpers();
+    tell_helpers({0, 0});
   }
 };
 
 template <class T, int COLUMN_TILES>
-__global__ void __launch_bounds__(kThreads, 1) search_kernel(const __grid_constant__ SearchParams params) {
+__global__ void __launch_bounds__(kThreads + kHelperThreads, 1)
+    search_kernel(const __grid_constant__ SearchParams params) {
   extern __shared__ __align__(128) char memory[];
-  Search<T, COLUMN_TILES>(params, memory).run();
+  Search<T, COLUMN_TILES> search(params, memory);
+  if (threadIdx.x < kThreads) {
+    search.run();
+  } else {
+    search.help();
+  }
 }
 
 }  // namespace prnn::decode_cuda

@@ -12,7 +12,7 @@ cudaError_t launch(const SearchParams& params, cudaStream_t stream) {
   ResidentShape shape;
   shape.blocks = params.blocks;
   shape.shared_bytes = params.shared.total;
-  return launch_resident(search_kernel<T, COLUMN_TILES>, shape, params, stream, kThreads);
+  return launch_resident(search_kernel<T, COLUMN_TILES>, shape, params, stream, kThreads + kHelperThreads);
 }
 
 }  // namespace
@@ -22,8 +22,7 @@ cudaError_t run_search(const SearchParams& params, int column_tiles, cudaStream_
   switch (column_tiles) {
     case 1: return launch<T, 1>(params, stream);
     case 2: return launch<T, 2>(params, stream);
-    case 3: return launch<T, 3>(params, stream);
-    default: return launch<T, 4>(params, stream);
+    default: return launch<T, 3>(params, stream);
   }
 }
 

@@ -42,20 +42,22 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
   const int gates = whole_passes(most(kUpperInput)) * kTileRows;
   const int64_t written_slots = (batch.slots + batch.blocks - 1) / batch.blocks;
-  const int64_t written = written_slots * batch.window * (batch.entries * 4 + kColumnScoresBytes);
+  const int64_t written = written_slots * kMostWindow * kColumnScoresBytes;
   const int64_t of_pass = batch.beam > 0 ? int64_t{4} * 2 * kTileRows * (columns + 1) : written;
   shared.results = take(std::max<int64_t>(of_pass, int64_t{4} * gates * slot_stride));
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
+  const int64_t halves = batch.beam > 0 ? 1 : 2;
   for (int layer = 0; layer < plan.layers; ++layer) {
     const int tiles = most(recurrent[layer]);
-    shared.recurrent[layer] = take(4 * int64_t{whole_passes(tiles)} * kTileRows * slot_stride);
+    shared.recurrent[layer] = take(4 * halves * whole_passes(tiles) * kTileRows * slot_stride);
     shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * batch.slot_room());
   }
   shared.output_bias = take(4 * int64_t{most(kOutput)} * kTileRows);
   shared.tiles = take(kMatrices * kBlockTilesBytes);
-  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.list_room() * 16 : kColumnBytes));
+  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.list_room() * 16 : 2 * kColumnBytes));
   shared.levels = take(batch.utterances * batch.levels_bytes());
-  shared.slots = take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : 2 * kSlotBytes + 8));
+  shared.slots =
+      take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : 3 * kSlotBytes + 8) + kJobBytes);
   shared.weights = static_cast<int>(at);
   shared.total = static_cast<int>(plan.shared_bytes / 128 * 128);
   return shared;
@@ -199,7 +201,7 @@ BatchPlan plan_batch(const SearchPlan& plan, int64_t batch, int beam, int64_t wa
         }
         continue;
       }
-      const int most_tiles = std::min(kMostColumnTiles, utterances);  // more have no frames: kMostWindow of each
+      const int most_tiles = std::min(kMostGreedyTiles, utterances);  // more have no frames: kMostWindow of each
       for (int column_tiles = 1; column_tiles <= most_tiles; ++column_tiles)
         try_blocks(groups, utterances, column_tiles);
       goes_on = best.blocks == 0;  // fewer are for GPUs without room for as many

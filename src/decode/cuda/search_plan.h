@@ -11,13 +11,15 @@
 
 namespace prnn::decode_cuda {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kTileRows = 16;    // rows of weights that a matrix instruction takes
+constexpr int kThreads = 256, kWarps = kThreads / 32;        // that go through rounds
+constexpr int kHelpers = 4, kHelperThreads = kHelpers * 32;  // warps of a greedy search beside them
+constexpr int kPlaces = 3;                                   // rounds whose keys and parts of columns are kept
+constexpr int kTileRows = 16;                                // rows of weights that a matrix instruction takes
 constexpr int kTileUnits = 4;    // hidden units of a row tile of gates: four rows each, in the order of Cell
 constexpr int kTileColumns = 8;  // columns of a matrix instruction
 constexpr int kKTileBytes = 64;  // of K
 constexpr int kSlots = 8;        // utterances that a group of blocks searches greedily at once
-constexpr int kMostColumnTiles = 4;
+constexpr int kMostColumnTiles = 4, kMostGreedyTiles = 3;
 constexpr int kMostBeam = 16;
 constexpr int kMostWindow = 8;  // frames of an utterance that are scored at once
 constexpr int kMostClasses = 1 << 16;
@@ -68,10 +70,10 @@ struct SharedLayout {
   int cells[2];      // float [unit][slot]: c
   int output_bias;   // float [row]
   int tiles;         // BlockTiles [matrix]
-  int columns;       // greedy: Column [column]; beam: ListPart [column][list_room]
+  int columns;       // greedy: Column [2][column], of even and odd rounds; beam: ListPart [column][list_room]
   int levels;        // beam by levels: [utterance] Levels and its Paths
-  int slots;         // greedy: Slot [slot], as they are and as they were before the last round, double [slot]; beam:
-                     // Hypothesis [slot]
+  int slots;         // greedy: Slot [slot], as they are, and [2][slot], as they were before even and odd rounds, double
+                     // [slot], Job; beam: Hypothesis [slot]
   int total;
 };
 
@@ -90,7 +92,7 @@ struct SearchPlan {
 
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
 constexpr int kBlockTilesBytes = 32, kColumnBytes = 8, kColumnScoresBytes = 16, kSlotBytes = 96, kHypothesisBytes = 144;
-constexpr int kPathBytes = 56, kLevelsBytes = 168;
+constexpr int kPathBytes = 56, kLevelsBytes = 168, kJobBytes = 8;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.
 bool plan_search(const prnnTransducerModel_t& model, int multiprocessors, int64_t shared_bytes, SearchPlan& plan);

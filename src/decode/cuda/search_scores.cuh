@@ -80,11 +80,13 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
   const float* const bias = floats(p.shared.output_bias);
   const int classes = static_cast<int>(p.model.classes), blank = static_cast<int>(p.model.blank);
   const int together = p.tiles[kOutput].together;
+  const int used = (windows.columns() + kTileColumns - 1) / kTileColumns;  // column tiles
+  const auto is_used = [&](int c) { return c == 0 || c < used; };
   Candidate candidates[COLUMN_TILES];
   LogSum log_sums[COLUMN_TILES];
-  multiply_rows<T, COLUMN_TILES>(
-      tiles[kOutput], shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride, sums(),
-      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
+  multiply_rows<T, COLUMN_TILES, true>(
+      tiles[kOutput], this->ahead, shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride,
+      used, sums(), [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
         const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
         const int next_tile = tile + rows / kTileRows, entry = (own.first + tile) / together;
         const bool is_row = lane < rows, is_class = is_row && row < classes && row != blank;
@@ -94,15 +96,15 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
 #pragma unroll
         for (int c = 0; c < COLUMN_TILES; ++c) {
           const int column = warp + c * kWarps;
-          logits[c] = of_pass(lane, column) + own_bias;
+          logits[c] = is_used(c) ? of_pass(lane, column) + own_bias : 0;
           publish_word(is_row && row == blank, keys_of(column, round) + p.entries,
                        static_cast<TaggedWord>(__float_as_uint(logits[c])) << 32 | (round & 0xFFFF));
-          if (is_class) candidates[c].take(logits[c] + gain(column, row), logits[c], row);
+          if (is_class && is_used(c)) candidates[c].take(logits[c] + gain(column, row), logits[c], row);
         }
         if (ends) publish_keys(candidates, entry);
 #pragma unroll
         for (int c = 0; c < COLUMN_TILES; ++c) {
-          if (is_class) log_sums[c].add(logits[c]);
+          if (is_class && is_used(c)) log_sums[c].add(logits[c]);
         }
         if (ends) {
           publish_sums(candidates, log_sums, entry);
@@ -190,21 +192,19 @@ __device__ __forceinline__ bool Search<T, COLUMN_TILES>::read_keys() {
         found.duration = found.symbol < 0 ? max(1, duration) : duration;
       }
     }
-    columns[column] = found;
+    columns_of(round)[column] = found;
   }
-  return __syncthreads_or(timed_out) == 0;
+  return !sync_threads_or(timed_out);
 }
 
-// The log-probabilities of a column of the last round, which has found this, from all pieces' parts; by kColumnLanes
-// lanes for each column, whatever the number of columns, so that the sums have one order. `log_sums`: room for a float
-// of each piece. Lanes whose column is not wanted only take part.
+// The log-probabilities of a column of the last round, which has found this, from all pieces' parts, by a warp: the
+// sums have one order, however many blocks have the pieces.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int column, const Column& found, int node,
-                                                                          uint32_t of_round, float* log_sums,
-                                                                          bool is_wanted) {
-  constexpr int kColumnLanes = 8, kBatch = 5;
-  const int own_lane = lane % kColumnLanes;
+                                                                          uint32_t of_round) {
+  constexpr int kBatch = 3;
   const ListPart* const parts = parts_of(column, of_round);
+  const TwoLongs with_blank = load_tagged(keys_of(column, of_round) + p.entries / 2 * 2);
   const auto first_of = [](const TwoLongs& part) { return __uint_as_float(static_cast<uint32_t>(part.first)); };
   const auto second_of = [](const TwoLongs& part) { return __uint_as_float(static_cast<uint32_t>(part.first >> 32)); };
   // After the parts of the pieces comes that of the durations.
@@ -213,33 +213,29 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
   LogSum all[1];
   float logit = 0, duration_log_prob = 0;
 #pragma unroll 1
-  for (int first = own_lane; first - own_lane < count; first += kBatch * kColumnLanes) {
+  for (int first = lane; first - lane < count; first += kBatch * 32) {
     TwoLongs pieces[kBatch] = {};
-    const auto has_arrived = [&](int k) {
-      return !is_wanted || first + k * kColumnLanes >= count ||
-             static_cast<uint32_t>(pieces[k].second >> 32) == of_round;
-    };
     wait_together<kBatch>(
-        has_arrived, [&](int k) { pieces[k] = load_part(parts + first + k * kColumnLanes); }, p.timed_out, timed_out);
+        [&](int k) { return first + k * 32 >= count || static_cast<uint32_t>(pieces[k].second >> 32) == of_round; },
+        [&](int k) { pieces[k] = load_part(parts + first + k * 32); }, p.timed_out, timed_out);
+    float log_sums[kBatch], largest = all[0].largest;
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const int b = first + k * kColumnLanes;
-      if (b == p.entries) duration_log_prob = second_of(pieces[k]) - first_of(pieces[k]);
-      if (!is_wanted || b >= p.entries) continue;
-      log_sums[b] = first_of(pieces[k]);
+      const int b = first + k * 32;
+      log_sums[k] = b < p.entries ? first_of(pieces[k]) : kNever;
+      largest = fmaxf(largest, log_sums[k]);
       if (b == entry) logit = second_of(pieces[k]);
-      all[0].largest = fmaxf(all[0].largest, log_sums[b]);
+      if (b == p.entries) duration_log_prob = second_of(pieces[k]) - first_of(pieces[k]);
     }
+    if (all[0].largest != largest) all[0].sum *= expf(all[0].largest - largest);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) all[0].sum += log_sums[k] == kNever ? 0 : expf(log_sums[k] - largest);
+    all[0].largest = largest;
   }
-#pragma unroll 1
-  for (int b = own_lane; is_wanted && b < p.entries; b += kColumnLanes) {
-    if (log_sums[b] != kNever) all[0].sum += expf(log_sums[b] - all[0].largest);
-  }
-  add_up_over_lanes<kColumnLanes>(all);
-  logit = __shfl_sync(kWholeWarp, logit, lane - own_lane + max(entry, 0) % kColumnLanes);
-  duration_log_prob = __shfl_sync(kWholeWarp, duration_log_prob, lane - own_lane + p.entries % kColumnLanes);
+  add_up_over_lanes<32>(all);
+  logit = __shfl_sync(kWholeWarp, logit, max(entry, 0) % 32);
+  duration_log_prob = __shfl_sync(kWholeWarp, duration_log_prob, p.entries % 32);
   const float others = all[0].log_sum();
-  const TwoLongs with_blank = load_tagged(keys_of(column, of_round) + p.entries / 2 * 2);
   const TaggedWord blank_key = p.entries % 2 == 0 ? with_blank.first : with_blank.second;
   const float blank = __uint_as_float(static_cast<uint32_t>(blank_key >> 32));
   const float together = add_logs(others, blank);

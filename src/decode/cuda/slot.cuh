@@ -2,7 +2,7 @@
 // of a group has the same ones and comes to the same decisions.
 #pragma once
 
-#include "decode/cuda/search_plan.h"
+#include "decode/cuda/windows.cuh"
 
 namespace prnn::decode_cuda {
 
@@ -30,6 +30,7 @@ struct SlotState {
 
 // That of a greedy search: an utterance.
 struct Slot : SlotState {
+  using Windows = SharedWindows;
   static constexpr bool kHasParents = false;
   int in_frame;  // symbols emitted at this frame
   int begins;    // nothing has been searched; `score` is that of the frames before
