@@ -43,11 +43,16 @@ typedef enum {
   PRNN_SLSTM = 4,    /* with a sigmoid forget gate */
   PRNN_SLSTM_EXP = 5 /* with an exponential one */
 } prnnRNNMode_t;
-typedef enum { PRNN_UNIDIRECTIONAL = 0, PRNN_BIDIRECTIONAL = 1 } prnnDirectionMode_t;
+
+typedef enum {
+  PRNN_UNIDIRECTIONAL = 0,
+  PRNN_BIDIRECTIONAL = 1,
+  PRNN_REVERSE = 2 /* from the last timestep to the first; an LSTM with PRNN_GATES_INPUT alone */
+} prnnDirectionMode_t;
 
 /* In two modes layer 0 has no input matrices. SKIP_INPUT: I must be H, and x is added to all gates as it is.
- * GATES_INPUT, of an sLSTM: x is what the input matrices would give, {rows, D, 4, H}, a gate after the other with the
- * units of all heads; I must be 4 D H. */
+ * GATES_INPUT, of an sLSTM or LSTM: x is what the input matrices would give, {rows, D, 4, H}, a gate after the other
+ * with the units of all heads; I must be 4 D H. prnnSetRNNNormalization says more of such LSTMs. */
 typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1, PRNN_GATES_INPUT = 2 } prnnRNNInputMode_t;
 
 /* The calls that prnnGetRNNTempSpaceSizes serves: prnnRNNForwardInference, or the three calls of a training step. */
@@ -81,8 +86,9 @@ PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras, the masks and the frozen
- * layers to none, the math type to DEFAULT, the mode of weight gradients to ADD and the plan to the library's. */
+ * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras, the masks, the frozen
+ * layers and the normalization to none, the math type to DEFAULT, the mode of weight gradients to ADD and the plan to
+ * the library's. An LSTM with GATES_INPUT has one layer and one direction (NOT_SUPPORTED). */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -166,14 +172,15 @@ PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRN
 /* Recurrent dropout (Gal and Ghahramani 2016), and zoneout (Krueger et al. 2017) of a GRU's or LSTM's h; an LSTM's c
  * has none. The caller draws the masks. Pointers are to memory of the handle's device, owned by the caller. */
 typedef struct {
-  const void* recurrent;        /* {L D, N, H} of the data type, or NULL: what h_{t-1} is multiplied with where R reads
-                                   it, in all timesteps; y, and the z * h_{t-1} of a GRU, have h as it is. 0 where h is
-                                   dropped, else 1 / (1 - probability). {L D K, N, H/K} with K heads. */
-  const unsigned char* zoneout; /* GRU, LSTM: {rows, L D, H}, rows in x's order, or NULL: where it is not 0, h_t is
-                                   h_{t-1}, a GRU's to a unit in the last place; {rows, L D K, H/K} with K heads. A
-                                   backward call asks no more than whether it is NULL. */
-  double zoneoutExpectation;    /* GRU, LSTM, 0 to 1: h_t = e h_{t-1} + (1 - e) h'_t, with h'_t of the equation above:
-                                   what evaluation takes in place of `zoneout` */
+  const void* recurrent;     /* {L D, N, H} of the data type, or NULL: what h_{t-1} is multiplied with where R reads
+                                it, in all timesteps; y, and the z * h_{t-1} of a GRU, have h as it is. 0 where h is
+                                dropped, else 1 / (1 - probability). {L D K, N, H/K} with K heads. */
+  const void* zoneout;       /* GRU, LSTM: unsigned char, {rows, L D, H}, rows in x's order, or NULL: where it is not
+                                0, h_t is h_{t-1}, a GRU's to a unit in the last place; {rows, L D K, H/K} with K
+                                heads. A backward call asks no more than whether it is NULL. An LSTM with
+                                GATES_INPUT: of the data type, z_t, which the backward call reads again. */
+  double zoneoutExpectation; /* GRU, LSTM, 0 to 1: h_t = e h_{t-1} + (1 - e) h'_t, with h'_t of the equation above:
+                                what evaluation takes in place of `zoneout` */
 } prnnRNNMasks_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
@@ -181,8 +188,40 @@ typedef struct {
  * is given). Where a sequence starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks take as any other. No
  * SKIP_INPUT and no projection with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma and
  * mma-large serve them, and wgmma those of a GRU with `zoneout` alone; cuDNN has none. (Larger LSTMs with masks, and in
- * double: prnn_layer_norm_lstm.h.) */
+ * double: PRNN_GATES_INPUT.) */
 PRNN_API prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks);
+
+/* The values that layer normalisation (Ba, Kiros and Hinton 2016) acts on, besides the cell state. */
+typedef enum {
+  PRNN_NORMALIZE_GATES = 0,    /* the sum of both products; the normalised cell state is carried on */
+  PRNN_NORMALIZE_PRODUCTS = 1, /* each product by itself; the cell state is normalised for h alone */
+  PRNN_NORMALIZE_NONE = 2      /* nothing, the cell state neither; the default */
+} prnnNormalization_t;
+
+/* Normalises an LSTM with PRNN_GATES_INPUT. With LN(v) = (v - mean) / sqrt(variance + epsilon) over the elements of v
+ * and the variance of the population, gates in the order i, f, g, o, the masks m and z of prnnSetRNNMasks (z the
+ * expectation where there is no mask), and gains and biases of each run (prnn_call.h):
+ *
+ *   a  = R (m * h_{t-1})                     PRODUCTS
+ *   a  = x_t + R (m * h_{t-1})               GATES
+ *   u  = gateGain * LN(a) + gateBias         over all 4H elements; PRODUCTS: + x_t
+ *   c' = sigma(u_f) * c_{t-1} + sigma(u_i) * tanh(u_g)
+ *   v  = cellGain * LN(c') + cellBias
+ *   c_t = v (GATES), c' (PRODUCTS)
+ *   h' = sigma(u_o) * tanh(v)
+ *   h_t = z_t * h_{t-1} + (1 - z_t) * h'
+ *
+ * GATES is torchaudio's LSTM with layer norm. PRODUCTS is the paper's and haste's, where x_t is the normalised product
+ * of the input with its gain and bias. NONE is the plain LSTM: as GATES with u = a and c_t = v = c'.
+ *
+ * LSTMs with PRNN_GATES_INPUT, normalised or not, have one layer of one direction, forward or reverse, and no
+ * projection, heads, frozen layers and extras (NOT_SUPPORTED). Their packed weights are R alone, {4, H, H}, without
+ * biases, which x has. All sequences have T timesteps in x, of which prnn_call.h's runs may leave out the last ones of
+ * each. prnnRunRNNBackward is their one backward run. CPU handles take FLOAT and DOUBLE; on a CUDA handle kernels of
+ * their own serve them, which for large layers and for DOUBLE are not resident, and not PRNN_PERSISTENT_BACKEND's.
+ *
+ * epsilon: finite and at least FLT_MIN, 1.2e-38; NONE: not used. Other layers take NONE alone (NOT_SUPPORTED). */
+PRNN_API prnnStatus_t prnnSetRNNNormalization(prnnRNNDescriptor_t rnnDesc, prnnNormalization_t kind, double epsilon);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.
  * xDesc: seqLength descriptors {B_t, I, 1}, the same I everywhere, B_t non-increasing; further dimensions of 1 are
@@ -303,7 +342,8 @@ typedef struct {
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
   char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "wgmma-multicast", "cluster", "simt", */
   char backwardEngine[24];     /* "projected", "cpu"; a wavefront: "wavefront-mma", "wavefront-wgmma",
-                                  "wavefront-chunked"; "": none */
+                                  "wavefront-chunked"; LSTMs with PRNN_GATES_INPUT: "cluster", "grid" (spread over the
+                                  whole GPU), "steps" (two launches a timestep); "": none */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */

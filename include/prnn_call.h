@@ -59,7 +59,19 @@ PRNN_API prnnStatus_t prnnGetRNNCallInfo(prnnRNNCall_t call, prnnRNNCallInfo_t* 
 /* extras and masks of the runs: NULL, or what prnnSetRNNExtras and prnnSetRNNMasks take, for this run. Of the fields
  * that a run reads or writes, reset, cells, dcells, recurrent and zoneout are NULL exactly where rnnDesc's were when
  * the call was prepared, and zoneoutExpectation is rnnDesc's (BAD_PARAM); states at resets and their gradients are
- * free. */
+ * free.
+ *
+ * norm and lengths are those of LSTMs with PRNN_GATES_INPUT (prnnSetRNNNormalization), and NULL for other layers.
+ * lengths: {N}, each 0 to T; NULL: all are T. From timestep lengths[n] on, in either direction, sequence n's h and c
+ * stay as they are: y_t is h, dx_t is 0, and x_t does not count. On a CUDA handle the host does not look at them. */
+
+/* Parameters of a normalised LSTM, all of them given. */
+typedef struct {
+  const void* gateGain; /* {4, H} */
+  const void* gateBias; /* {4, H} */
+  const void* cellGain; /* {H} */
+  const void* cellBias; /* {H} */
+} prnnRNNNorm_t;
 
 typedef struct {
   const void* x;   /* {rows, I} */
@@ -75,6 +87,8 @@ typedef struct {
   size_t reserveSize;
   const prnnRNNExtras_t* extras;
   const prnnRNNMasks_t* masks;
+  const prnnRNNNorm_t* norm;
+  const int* lengths;
 } prnnRNNForwardArgs_t;
 
 /* y, hy and cy from x; in training with dropout between layers. */
@@ -117,6 +131,53 @@ typedef struct {
 
 /* Gradients of the weights, after prnnRunRNNBackwardData with the same reserve space. */
 PRNN_API prnnStatus_t prnnRunRNNBackwardWeights(prnnRNNCall_t call, const prnnRNNBackwardWeightsArgs_t* args);
+
+/* Where the gradients of norm go, which they overwrite; each may be NULL: not wanted. */
+typedef struct {
+  void* gateGain; /* {4, H} */
+  void* gateBias; /* {4, H} */
+  void* cellGain; /* {H} */
+  void* cellBias; /* {H} */
+} prnnRNNNormGradients_t;
+
+typedef struct {
+  const void* x; /* this and the next four as in the forward run */
+  const void* hx;
+  const void* cx;
+  const void* w;
+  const void* y;
+  const void* dy;  /* {rows, H}; a gradient of hy belongs into its row of y */
+  const void* dcy; /* {1, N, H}; NULL: zeros */
+  void* dx;        /* {rows, 4 H} */
+  void* dhx;       /* {1, N, H}; NULL: not wanted */
+  void* dcx;       /* {1, N, H}; NULL: not wanted */
+  void* dw;        /* {4, H, H}, overwritten; NULL: not wanted */
+  void* workspace; /* this and the next six as in the forward run */
+  size_t workspaceSize;
+  void* reserve;
+  size_t reserveSize;
+  const prnnRNNMasks_t* masks;
+  const prnnRNNNorm_t* norm;
+  const int* lengths;
+  const prnnRNNNormGradients_t* normGradients; /* NULL: none is wanted */
+} prnnRNNBackwardArgs_t;
+
+/* All gradients of an LSTM with PRNN_GATES_INPUT, after prnnRunRNNForward with the same reserve space, which may be
+ * repeated. Other layers have the two runs above, and such an LSTM has not (NOT_SUPPORTED). */
+PRNN_API prnnStatus_t prnnRunRNNBackward(prnnRNNCall_t call, const prnnRNNBackwardArgs_t* args);
+
+/* x of layers with PRNN_GATES_INPUT, for callers who have no matrix product of their own that follows
+ * prnnSetRNNMatrixMathType: x = W input, without biases.
+ * rnnDesc: the layer, of one direction (BAD_PARAM); a CPU handle takes FLOAT and DOUBLE (NOT_SUPPORTED).
+ * rows, inputSize: at least 1. input: {rows, inputSize}. weight: {4 H, inputSize}: W, row by row. x: {rows, 4 H}. */
+PRNN_API prnnStatus_t prnnRNNGatesInputForward(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, int64_t rows,
+                                               int64_t inputSize, const void* input, const void* weight, void* x);
+
+/* Its gradients, which overwrite what was there.
+ * dx: {rows, 4 H}. dInput: {rows, inputSize}; NULL: not wanted. dWeight: {4 H, inputSize}; NULL: not wanted. */
+PRNN_API prnnStatus_t prnnRNNGatesInputBackward(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, int64_t rows,
+                                                int64_t inputSize, const void* input, const void* weight,
+                                                const void* dx, void* dInput, void* dWeight);
 
 /* The least T of which the library decides everything, backends, kernels and schedules, as for seqLength: a cache of
  * plans or choices needs no key that tells more lengths apart. seqLength itself where it is less than 1. */

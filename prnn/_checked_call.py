@@ -38,49 +38,55 @@ def run_checked(
     """Output, hy, cy and cells, in forward()'s layout. states: hx, cx, and those of reset_hx; names: theirs, as the
     caller gave them."""
     weights = module._packed_weights()
-    if isinstance(input, PackedSequence):
+    batch_sizes: Any = None
+    order = back = None
+    batch: Any = None  # of unbatched input
+    is_packed = isinstance(input, PackedSequence)
+    if is_packed:
         if lengths is not None:
             raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
-        data, batch_sizes, sorted_indices, unsorted_indices = input
+        input, batch_sizes, order, back = input
         check_not_empty(batch_sizes)
-        check_input(data, weights[0], module.input_size)
-        batch = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.size(0)
-        states = _checked(module, states, reset, batch, names, data)
-        if sorted_indices is not None:
-            order = sorted_indices
-            states = tuple(None if state is None else state.index_select(1, order) for state in states)
-        layout: Layout = (batch_sizes, None, batch, None, False, False)
-        output, hy, cy, cells = _call(module, data, states, weights, layout, reset, return_cells)
-        if unsorted_indices is not None:
-            hy = hy.index_select(1, unsorted_indices)
-            cy = cy.index_select(1, unsorted_indices) if module.mode in CELL_STATES else cy
-        rest = (batch_sizes, sorted_indices, unsorted_indices)
-        return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
-
-    check_tensor(input, "input")
-    if input.dim() not in (2, 3):
-        raise ValueError(
-            f"input has {input.dim()} dimensions (shape {tuple(input.shape)}); it must have 3, or 2 if unbatched"
-        )
+    else:
+        check_tensor(input, "input")
+        if input.dim() not in (2, 3):
+            raise ValueError(
+                f"input has {input.dim()} dimensions (shape {tuple(input.shape)}); it must have 3, or 2 if unbatched"
+            )
     check_input(input, weights[0], module.input_size)
-    if input.dim() == 2:
-        if lengths is not None:
-            raise ValueError("lengths is given, but input has 2 dimensions: one sequence, which is as long as it is")
-        states = _checked(module, states, reset, None, names, input)
-        reset = None if reset is None else reset.unsqueeze(1)
-        layout = (None, None, None, None, False, False)
-        output, hy, cy, cells = _call(module, input.unsqueeze(1), states, weights, layout, reset, return_cells)
-        cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
-        return output.squeeze(1), hy.squeeze(1), cy, cells
-    batch = input.size(0 if module.batch_first else 1)
+    is_single = not is_packed and input.dim() == 2
+    is_time_second = not is_packed and not is_single and module.batch_first
+    if is_packed:
+        batch = int(batch_sizes[0]) if order is None else order.size(0)
+    elif not is_single:
+        batch = input.size(0 if is_time_second else 1)
+    elif lengths is not None:
+        raise ValueError("lengths is given, but input has 2 dimensions: one sequence, which is as long as it is")
     states = _checked(module, states, reset, batch, names, input)
-    if module.batch_first:
+    if order is not None:
+        states = tuple(None if state is None else state.index_select(1, order) for state in states)
+    if is_single:
+        input, reset = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1)
+    if is_time_second:
         input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
     if lengths is not None:
         lengths = checked_lengths(lengths, batch, input)
-    layout = (None, lengths, None, None, False, False)
-    output, hy, cy, cells = _call(module, input, states, weights, layout, reset, return_cells)
-    if module.batch_first:
+    if reset is not None and reset.numel() == 0:
+        reset, states = None, (*states[:2], None, None)
+
+    config = configuration_of(module, return_cells, reset is not None)
+    layout: Layout = (batch_sizes, lengths, batch if is_packed else None, None, False, False)
+    output, hy, cy, cells = compute(module, config, input, states, weights, layout, reset, _run_operator)
+
+    if is_packed:
+        if back is not None:
+            hy, cy = hy.index_select(1, back), cy.index_select(1, back) if module.mode in CELL_STATES else cy
+        rest = (batch_sizes, order, back)
+        return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
+    if is_single:
+        cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
+        return output.squeeze(1), hy.squeeze(1), cy, cells
+    if is_time_second:
         output, cells = output.transpose(0, 1), cells.transpose(0, 1) if return_cells else cells
     return output, hy, cy, cells
 
@@ -103,21 +109,6 @@ def _checked(
             state = checked_state(state, names[place], own_count, size, batch, input)
         checked.append(state)
     return tuple(checked)
-
-
-def _call(
-    module: Any,
-    input: Tensor,
-    states: States,
-    weights: list[Tensor],
-    layout: Layout,
-    reset: Tensor | None,
-    return_cells: bool,
-) -> Results:
-    if reset is not None and reset.numel() == 0:
-        reset, states = None, (*states[:2], None, None)
-    config = configuration_of(module, return_cells, reset is not None)
-    return compute(module, config, input, states, weights, layout, reset, _run_operator)
 
 
 def _run_operator(

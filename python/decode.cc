@@ -112,12 +112,9 @@ void bind_decode(py::module_& module) {
              [](const Handle& handle, const Model& model, const std::array<Address, 7>& others,
                 const std::vector<std::array<Address, 4>>& layers, Address prepared, size_t size) {
                const prnnTransducerWeights_t weights = weights_of(others, layers);
-               prnnStatus_t status;
-               {
-                 py::gil_scoped_release release;
-                 status = prnnPrepareTransducer(handle.get(), &model, &weights, pointer(prepared), size);
-               }
-               check(status, handle.get());
+               run(handle, [&](prnnHandle_t library) {
+                 return prnnPrepareTransducer(library, &model, &weights, pointer(prepared), size);
+               });
              });
   module.def("transducer_workspace_size", [](const Handle& handle, const Model& model, const Sizes& sizes) {
     const prnnTransducerSearchOptions_t options = options_of(sizes);
@@ -135,13 +132,10 @@ void bind_decode(py::module_& module) {
                const prnnTransducerInputs_t inputs{pointer(frames), pointer<int>(lengths), bias ? &scores : nullptr};
                const prnnTransducerState_t states = state ? state_of(*state) : prnnTransducerState_t{};
                const prnnTransducerOutputs_t found = outputs_of(outputs);
-               prnnStatus_t status;
-               {
-                 py::gil_scoped_release release;
-                 status = prnnTransducerSearch(handle.get(), &model, pointer(prepared), &options, &inputs,
-                                               state ? &states : nullptr, &found, pointer(workspace), workspace_size);
-               }
-               check(status, handle.get());
+               run(handle, [&](prnnHandle_t library) {
+                 return prnnTransducerSearch(library, &model, pointer(prepared), &options, &inputs,
+                                             state ? &states : nullptr, &found, pointer(workspace), workspace_size);
+               });
              });
   module.attr("BEAM_MODIFIED") = static_cast<int>(PRNN_BEAM_MODIFIED);
   module.attr("BEAM_STANDARD") = static_cast<int>(PRNN_BEAM_STANDARD);
@@ -161,14 +155,10 @@ void bind_decode(py::module_& module) {
                const prnnTransducerInputs_t inputs{pointer(frames), pointer<int>(lengths), bias ? &scores : nullptr};
                const prnnTransducerBeamState_t states = state ? beam_state_of(*state) : prnnTransducerBeamState_t{};
                const prnnTransducerBeamOutputs_t found = beam_outputs_of(outputs);
-               prnnStatus_t status;
-               {
-                 py::gil_scoped_release release;
-                 status =
-                     prnnTransducerBeamSearch(handle.get(), &model, pointer(prepared), &options, &inputs,
-                                              state ? &states : nullptr, &found, pointer(workspace), workspace_size);
-               }
-               check(status, handle.get());
+               run(handle, [&](prnnHandle_t library) {
+                 return prnnTransducerBeamSearch(library, &model, pointer(prepared), &options, &inputs,
+                                                 state ? &states : nullptr, &found, pointer(workspace), workspace_size);
+               });
              });
   py::class_<prnnStreamLayers_t>(module, "StreamLayers", "prnnStreamLayers_t.")
       .def(py::init([](int dtype, int mode, int64_t layers, int64_t input, int64_t hidden, int64_t projection) {
@@ -201,14 +191,11 @@ void bind_decode(py::module_& module) {
   module.def("stream_layers_run",
              [](const Handle& handle, const prnnStreamLayers_t& layers, Address prepared, int64_t batch, int64_t frames,
                 const std::array<Address, 6>& a, Address workspace, size_t size) {
-               prnnStatus_t status;
-               {
-                 py::gil_scoped_release release;
-                 status = prnnRunStreamLayers(handle.get(), &layers, pointer(prepared), batch, frames, pointer(a[0]),
-                                              pointer<int>(a[1]), pointer<int>(a[2]), pointer(a[3]), pointer(a[4]),
-                                              pointer(a[5]), pointer(workspace), size);
-               }
-               check(status, handle.get());
+               run(handle, [&](prnnHandle_t library) {
+                 return prnnRunStreamLayers(library, &layers, pointer(prepared), batch, frames, pointer(a[0]),
+                                            pointer<int>(a[1]), pointer<int>(a[2]), pointer(a[3]), pointer(a[4]),
+                                            pointer(a[5]), pointer(workspace), size);
+               });
              });
 }
 

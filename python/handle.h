@@ -1,8 +1,11 @@
 // The Python object around a prnnHandle_t, for the binders that take one.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
 
+#include "errors.h"
 #include "prnn_types.h"
 
 namespace prnn_python {
@@ -30,6 +33,17 @@ class Handle {
 template <class T = void>
 T* pointer(uintptr_t address) {
   return reinterpret_cast<T*>(address);
+}
+
+// Runs a function of the library, function(prnnHandle_t), without Python's lock.
+template <class Function>
+void run(const Handle& handle, const Function& function) {
+  prnnStatus_t status;
+  {
+    pybind11::gil_scoped_release release;
+    status = function(handle.get());
+  }
+  check(status, handle.get());
 }
 
 }  // namespace prnn_python

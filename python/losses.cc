@@ -192,16 +192,6 @@ class pybind11::detail::type_caster<Options, std::enable_if_t<prnn_python::kHasF
 namespace prnn_python {
 namespace {
 
-template <class Call>
-void run(const Handle& handle, Call call) {
-  prnnStatus_t status;
-  {
-    py::gil_scoped_release release;
-    status = call(handle.get());
-  }
-  check(status, handle.get());
-}
-
 template <class Options, prnnStatus_t (*query)(prnnHandle_t, const Options*, size_t*)>
 size_t size(const Handle& handle, const Options& options) {
   size_t bytes = 0;

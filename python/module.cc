@@ -12,7 +12,7 @@ void bind_errors(py::module_& module);
 void bind_types(py::module_& module);
 void bind_persistent_rnn(py::module_& module);
 void bind_losses(py::module_& module);
-void bind_layer_norm_lstm(py::module_& module);
+void bind_call(py::module_& module);
 void bind_decode(py::module_& module);
 }  // namespace prnn_python
 
@@ -25,6 +25,6 @@ PYBIND11_MODULE(_C, m) {
   prnn_python::bind_types(m);
   prnn_python::bind_persistent_rnn(m);
   prnn_python::bind_losses(m);
-  prnn_python::bind_layer_norm_lstm(m);
+  prnn_python::bind_call(m);
   prnn_python::bind_decode(m);
 }

@@ -19,7 +19,6 @@ HEADERS = [
         "prnn_types.h",
         "persistent_rnn.h",
         "prnn_call.h",
-        "prnn_layer_norm_lstm.h",
         "prnn_losses.h",
         "prnn_decode.h",
         "prnn_transfer.h",
@@ -119,6 +118,48 @@ class Extras(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_void_p) for name in ("reset", "cells", "dcells", "resetHx", "resetCx", "dresetHx", "dresetCx")
     ]
+
+
+class Norm(ctypes.Structure):
+    """prnnRNNNorm_t, and prnnRNNNormGradients_t."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("gateGain", "gateBias", "cellGain", "cellBias")]
+
+
+def _run_args(arrays: str, more: str) -> type[ctypes.Structure]:
+    """The arguments of a run of prnn_call.h: its arrays, workspace and reserve space, then `more`."""
+    sizes = ("workspaceSize", "reserveSize")
+    names = (*arrays.split(), "workspace", "workspaceSize", "reserve", "reserveSize", *more.split())
+    fields = [(name, ctypes.c_size_t if name in sizes else ctypes.c_void_p) for name in names]
+    return type("RunArgs", (ctypes.Structure,), {"_fields_": fields})
+
+
+RUN_ARGS = {
+    "RunRNNForward": _run_args("x hx cx w y hy cy", "extras masks norm lengths"),
+    "RunRNNBackwardData": _run_args("y dy dhy dcy w hx cx dx dhx dcx", "extras masks"),
+    "RunRNNBackwardWeights": _run_args("x hx y dw", "extras masks"),
+    "RunRNNBackward": _run_args("x hx cx w y dy dcy dx dhx dcx dw", "masks norm lengths normGradients"),
+}
+
+
+class CallInfo(ctypes.Structure):
+    """prnnRNNCallInfo_t, of its plan the beginning."""
+
+    _fields_ = (
+        ("backend", ctypes.c_int),
+        ("workspaceSize", ctypes.c_size_t),
+        ("reserveSize", ctypes.c_size_t),
+        ("retainedReserveSize", ctypes.c_size_t),
+        ("weightsSize", ctypes.c_size_t),
+        ("rows", ctypes.c_size_t),
+        ("supported", ctypes.c_int),
+        ("planBackend", ctypes.c_int),
+        ("device", ctypes.c_char * 64),
+        ("measured", ctypes.c_int),
+        ("forwardEngine", ctypes.c_char * 24),
+        ("backwardEngine", ctypes.c_char * 24),
+        ("rest", ctypes.c_char * 4096),
+    )
 
 
 class Plan(ctypes.Structure):

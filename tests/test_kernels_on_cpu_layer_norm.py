@@ -77,7 +77,7 @@ def test_steps(
 
 def test_a_planted_defect_is_found(builder: Builder) -> None:
     barrier, after = "    __syncthreads();\n", "    if (!finishes) return;"
-    edit = Edit("layer_norm_lstm/cuda/cluster_forward.cuh", barrier + after, after)
+    edit = Edit("rnn/cuda/layer_norm/cluster_forward.cuh", barrier + after, after)
     broken = builder.run_layer_norm("broken", (edit,))
 
     def run_often() -> None:
@@ -121,7 +121,7 @@ def test_accesses_of_steps_are_ordered(ordered: pathlib.Path, kind: str, pack: i
 
 def test_a_sum_without_its_barrier_is_found(builder: Builder) -> None:
     barrier, before = "  __syncthreads();\n", "warps[1][warp] = second;\n"
-    edit = Edit("layer_norm_lstm/cuda/steps_common.cuh", before + barrier, before)
+    edit = Edit("rnn/cuda/layer_norm/steps_common.cuh", before + barrier, before)
     broken = builder.run_layer_norm("unordered", (edit,), order=True)
     options = {"type": "float", "column_tiles": 0, "pack": 4, "hidden": 300, "batches": "2,2"}
     pairs = build.find_unordered(broken, engine="gates", **options)

@@ -382,7 +382,7 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
 @pytest.mark.parametrize(
     ("gpu", "dtype", "batch", "hidden", "plan"),
     [
-        (None, torch.float64, 3, 16, ("cpu", "cpu", 0, 0)),
+        (None, torch.float64, 3, 16, ("cpu", "cpu", 1, None)),
         ("H200", torch.float16, 1, 512, ("cluster", "cluster", 1, 16)),
         ("H200", torch.bfloat16, 8, 512, ("cluster", "cluster", 4, 16)),
         ("h200", torch.bfloat16, 56, 512, ("cluster", "cluster", 7, 16)),
@@ -396,31 +396,33 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
         ("H200", torch.float32, 112, 300, ("cluster", "cluster", 7, 16)),
         ("H200", torch.float32, 113, 512, ("cluster", "cluster", 13, 16)),
         ("H200", torch.bfloat16, 224, 512, ("cluster", "cluster", 14, 16)),
-        ("H200", torch.float32, 225, 512, ("steps", "steps", 0, 0)),
+        ("H200", torch.float32, 225, 512, ("steps", "steps", 1, 0)),
         ("H200", torch.float16, 130, 256, ("cluster", "cluster", 17, 8)),
         ("H200", torch.float16, 64, 100, ("cluster", "cluster", 13, 8)),
-        ("H200", torch.float16, 300, 512, ("steps", "steps", 0, 0)),
-        ("H200", torch.float16, 8, 513, ("grid", "grid", 0, 68)),
-        ("H200", torch.float32, 32, 1024, ("grid", "grid", 0, 128)),
-        ("H200", torch.float32, 33, 1024, ("steps", "steps", 0, 0)),
-        ("H200", torch.bfloat16, 16, 1024, ("grid", "grid", 0, 64)),
-        ("H200", torch.bfloat16, 17, 1024, ("grid", "steps", 0, 64)),
-        ("H200", torch.float32, 8, 1025, ("steps", "steps", 0, 0)),
-        ("H200", torch.bfloat16, 16, 1920, ("grid", "steps", 0, 120)),
-        ("H200", torch.bfloat16, 17, 1920, ("steps", "steps", 0, 0)),
-        ("H200", torch.bfloat16, 8, 2048, ("grid", "grid", 0, 128)),
-        ("H200", torch.bfloat16, 9, 2048, ("grid", "grid", 0, 128)),
-        ("H200", torch.bfloat16, 17, 2048, ("steps", "steps", 0, 0)),
-        ("H200", torch.bfloat16, 8, 2049, ("steps", "steps", 0, 0)),
-        ("H200", torch.float64, 8, 600, ("steps", "steps", 0, 0)),
-        ("A100", torch.float16, 8, 600, ("steps", "steps", 0, 0)),
+        ("H200", torch.float16, 300, 512, ("steps", "steps", 1, 0)),
+        ("H200", torch.float16, 8, 513, ("grid", "grid", 1, 68)),
+        ("H200", torch.float32, 32, 1024, ("grid", "grid", 1, 128)),
+        ("H200", torch.float32, 33, 1024, ("steps", "steps", 1, 0)),
+        ("H200", torch.bfloat16, 16, 1024, ("grid", "grid", 2, 64)),
+        ("H200", torch.bfloat16, 17, 1024, ("grid", "steps", 2, 64)),
+        ("H200", torch.float32, 8, 1025, ("steps", "steps", 1, 0)),
+        ("H200", torch.bfloat16, 16, 1920, ("grid", "steps", 1, 120)),
+        ("H200", torch.bfloat16, 17, 1920, ("steps", "steps", 1, 0)),
+        ("H200", torch.bfloat16, 8, 2048, ("grid", "grid", 1, 128)),
+        ("H200", torch.bfloat16, 9, 2048, ("grid", "grid", 1, 128)),
+        ("H200", torch.bfloat16, 17, 2048, ("steps", "steps", 1, 0)),
+        ("H200", torch.bfloat16, 8, 2049, ("steps", "steps", 1, 0)),
+        ("H200", torch.float64, 8, 600, ("steps", "steps", 1, 0)),
+        ("A100", torch.float16, 8, 600, ("steps", "steps", 1, 0)),
         ("H200", torch.float32, 8, 64, ("cluster", "cluster", 8, 8)),
-        ("H200", torch.float64, 8, 64, ("steps", "steps", 0, 0)),
-        ("A100", torch.float16, 8, 64, ("steps", "steps", 0, 0)),
+        ("H200", torch.float64, 8, 64, ("steps", "steps", 1, 0)),
+        ("A100", torch.float16, 8, 64, ("steps", "steps", 1, 0)),
     ],
 )
 def test_plan(gpu: str | None, dtype: torch.dtype, batch: int, hidden: int, plan: tuple[str, str, int, int]) -> None:
-    assert layer_norm_lstm_plan(torch.device("cpu"), gpu, dtype, "gates", batch, hidden) == plan
+    """The copies of the weights and the blocks of each; on the CPU its threads."""
+    *found, blocks = layer_norm_lstm_plan(torch.device("cpu"), gpu, dtype, "gates", batch, hidden)
+    assert (*found, None if gpu is None else blocks) == plan
 
 
 def test_plan_without_normalisation() -> None:

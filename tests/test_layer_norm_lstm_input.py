@@ -52,17 +52,17 @@ def test_bad_arguments(name: str, changes: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bad_options(name: str) -> None:
+def test_bad_sizes_and_objects(name: str) -> None:
     case = CCase()
-    case.options.allowTf32 = 2
-    check_refused(case, name, {}, "allowTf32 is 2; it must be 0 to 1")
-    case = CCase()
-    case.options.steps = case.options.batch = 2**31 - 1
-    check_refused(case, name, {}, "the sizes in options are too large: their product does not fit 64 bits")
-    case = CCase()
+    check_refused(case, name, {"rows": 0}, "rows is 0; it must be at least 1")
+    text = f"rows is {2**62} with inputSize 5: more memory than can be addressed"
+    check_refused(case, name, {"rows": 2**62}, text)
     assert case.call(name, handle=None) == capi.NOT_INITIALIZED
-    check_refused(case, name, {"options": None}, "options is NULL")
+    check_refused(case, name, {"rnnDesc": None}, "rnnDesc is NULL")
     check_refused(case, name, {"dx" if name == "InputBackward" else "x": None}, f"{'d' * (len(name) > 12)}x is NULL")
+    layer = dict(hiddenSize=6, numLayers=1, dropoutDesc=None, inputMode=0, direction=0, mode=2, dataType=0)
+    capi.check("SetRNNDescriptor", rnnDesc=case.rnn.pointer, **layer)
+    check_refused(case, name, {}, "rnnDesc has input matrices; it must have PRNN_GATES_INPUT")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,13 +70,13 @@ def test_arrays_that_are_not_aligned(name: str) -> None:
     case = CCase(torch.float64)
     odd = torch.zeros(2**12, dtype=torch.uint8)[2:]
     for field in ("input", "weight", "x", "dx", "dInput", "dWeight"):
-        if field in capi.FUNCTIONS[f"prnnLayerNormLSTM{name}"].parameters:
+        if field in capi.FUNCTIONS[f"prnnRNNGates{name}"].parameters:
             text = f"{field} is at address {odd.data_ptr():#x}; it must be aligned to 8 bytes"
             check_refused(case, name, {field: ctypes.c_void_p(odd.data_ptr())}, text)
 
 
 def check_refused(case: CCase, name: str, changes: dict[str, Any], message: str) -> None:
-    before = [tensor.clone() for tensor in case.outputs()[:-2]]
+    before = [tensor.clone() for tensor in case.outputs()[:-1]]
     assert case.call(name, **changes) == capi.BAD_PARAM
     assert capi.message(case.handle.pointer) == message
     assert all(torch.equal(a, b) for a, b in zip(case.outputs(), before, strict=False))

@@ -9,6 +9,7 @@ import torch
 
 import prnn
 from prnn import _C, _options
+from prnn._ops import layer_norm_lstm, layer_norm_lstm_input
 
 Make = Callable[[torch.dtype], torch.nn.Module]
 
@@ -23,12 +24,14 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Returns whether each call of the library was allowed tf32."""
     found: list[bool] = []
 
-    class Options(_C.LayerNormLstmOptions):
+    class Layer(_C.LayerNormLstm):
         def __init__(self, *values: Any) -> None:
             super().__init__(*values)
             found.append(values[-1])
 
-    monkeypatch.setattr(_C, "LayerNormLstmOptions", Options)
+    monkeypatch.setattr(_C, "LayerNormLstm", Layer)
+    for module in (layer_norm_lstm, layer_norm_lstm_input):
+        monkeypatch.setattr(module, "remembered", lambda _, make: make())
     monkeypatch.setattr(_options, "are_in_kernels", lambda *_: False)
     return found
 

@@ -17,43 +17,7 @@ from slstm_case import Case
 import prnn
 
 INFERENCE, TRAINING = 0, 1
-FORWARD = ("x", "hx", "cx", "w", "y", "hy", "cy")
-BACKWARD_DATA = ("y", "dy", "dhy", "dcy", "w", "hx", "cx", "dx", "dhx", "dcx")
-BACKWARD_WEIGHTS = ("x", "hx", "y", "dw")
-SPACES = (
-    ("workspace", ctypes.c_void_p),
-    ("workspaceSize", ctypes.c_size_t),
-    ("reserve", ctypes.c_void_p),
-    ("reserveSize", ctypes.c_size_t),
-    ("extras", ctypes.c_void_p),
-    ("masks", ctypes.c_void_p),
-)
-
-
-def args_of(arrays: tuple[str, ...]) -> type[ctypes.Structure]:
-    fields = [*((name, ctypes.c_void_p) for name in arrays), *SPACES]
-    return type("Args", (ctypes.Structure,), {"_fields_": fields})
-
-
-RUNS = {
-    "RunRNNForward": args_of(FORWARD),
-    "RunRNNBackwardData": args_of(BACKWARD_DATA),
-    "RunRNNBackwardWeights": args_of(BACKWARD_WEIGHTS),
-}
-
-
-class Info(ctypes.Structure):
-    """prnnRNNCallInfo_t up to its plan."""
-
-    _fields_ = (
-        ("backend", ctypes.c_int),
-        ("workspaceSize", ctypes.c_size_t),
-        ("reserveSize", ctypes.c_size_t),
-        ("retainedReserveSize", ctypes.c_size_t),
-        ("weightsSize", ctypes.c_size_t),
-        ("rows", ctypes.c_size_t),
-        ("plan", ctypes.c_char * 4096),
-    )
+RUNS = ("RunRNNForward", "RunRNNBackwardData", "RunRNNBackwardWeights")
 
 
 class Prepared:
@@ -65,7 +29,7 @@ class Prepared:
         self.masks: capi.Masks | None = None
         self.call = ctypes.c_void_p()
         assert prepare(case, self.call, mode=mode) == capi.SUCCESS, capi.message(case.handle.pointer)
-        self.info = Info()
+        self.info = capi.CallInfo()
         capi.check("GetRNNCallInfo", call=self.call, info=ctypes.byref(self.info))
         device = case.data["x"].device
         self.workspace = torch.full((self.info.workspaceSize,), 0x5A, dtype=torch.uint8, device=device)
@@ -75,14 +39,14 @@ class Prepared:
         capi.call("DestroyRNNCall", call=self.call)
 
     def run(self, name: str, **changes: Any) -> int:
-        args = RUNS[name]()
+        args = capi.RUN_ARGS[name]()
         for field, _ in args._fields_:
             if field in self.case.data:
                 setattr(args, field, self.case.data[field].data_ptr())
         args.workspace, args.workspaceSize = self.workspace.data_ptr(), self.workspace.numel()
         if self.mode == TRAINING:
             args.reserve, args.reserveSize = self.reserve.data_ptr(), self.reserve.numel()
-        for field in ("extras", "masks"):
+        for field in {"extras", "masks"} & {field for field, _ in args._fields_}:
             given = getattr(self, field)
             setattr(args, field, ctypes.addressof(given) if given is not None else None)
         for field, value in changes.items():
@@ -193,6 +157,21 @@ def test_inference() -> None:
     assert "this one was prepared for inference" in prepared.message()
 
 
+def test_what_only_lstms_on_the_input_of_their_gates_have() -> None:
+    case = lstm()
+    prepared = Prepared(case)
+    norm, lengths = capi.Norm(), (ctypes.c_int * 4)()
+    for changes, text in (
+        ({"norm": ctypes.addressof(norm)}, "norm is given, but the layer is not normalised"),
+        ({"lengths": ctypes.addressof(lengths)}, "lengths are given; only an LSTM with PRNN_GATES_INPUT takes them"),
+    ):
+        assert prepared.run("RunRNNForward", **changes) == capi.BAD_PARAM
+        assert text in prepared.message()
+    assert prepared.run("RunRNNForward") == capi.SUCCESS, prepared.message()
+    assert prepared.run("RunRNNBackward") == capi.NOT_SUPPORTED
+    assert "prnnRunRNNBackward is of LSTMs with PRNN_GATES_INPUT" in prepared.message()
+
+
 def test_dropout_states_are_those_of_the_run() -> None:
     """Two steps draw two masks; the same states again give the first one."""
     handle = capi.cpu_handle()
@@ -269,7 +248,7 @@ def test_what_is_not_run(name: str) -> None:
 def test_a_destroyed_call_is_refused() -> None:
     case, call = lstm(), ctypes.c_void_p()
     assert prepare(case, call) == capi.SUCCESS
-    info = Info()
+    info = capi.CallInfo()
     capi.check("DestroyRNNCall", call=call)
     assert capi.call("GetRNNCallInfo", call=call, info=ctypes.byref(info)) == capi.BAD_PARAM
     assert "is no RNN call descriptor, or was destroyed" in capi.message()

@@ -1,11 +1,16 @@
 """Calls of prnn_call.h on the GPU: the bits of cuDNN v5's functions, also from a captured graph."""
 
+import ctypes
+
 import capi
 import pytest
 import torch
+from layer_norm_lstm_c_case import GRADIENTS, INPUTS, NONE, CCase
 from reference import rnn as reference
 from test_prepared_calls import RUNS, Prepared
 from test_rnn_cuda import CudaCase, why_not
+
+from prnn._ops.layer_norm_lstm import call_layer_norm_lstm
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -44,6 +49,31 @@ def test_the_bits_of_the_other_functions(stack: reference.Stack, batch_sizes: li
         for name in RUNS:
             assert prepared.run(name, reserveSize=size) == capi.SUCCESS, prepared.message()
         assert all(torch.equal(case.data[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(("hidden", "batch", "engine"), [(64, 3, b"cluster"), (640, 3, b"grid"), (3000, 2, b"steps")])
+@pytest.mark.parametrize("normalize", [0, 1, NONE])
+def test_lstms_on_the_input_of_their_gates(normalize: int, hidden: int, batch: int, engine: bytes) -> None:
+    """With lengths that the host does not look at, and what the resident kernels alone refuse."""
+    case = CCase(BFLOAT16, 9, batch, hidden, normalize=normalize, direction=2, zoneout=True, device="cuda")
+    assert (case.info.forwardEngine, case.info.backwardEngine) == (engine, engine)
+    case.data["lengths"] = torch.arange(9, 9 - batch, -1, dtype=torch.int32, device="cuda")
+    arrays = [None if (a := case.data.get(name)) is None else a.clone() for name in INPUTS]
+    for name, array in zip(INPUTS[:8], arrays, strict=False):
+        assert array is None or array.requires_grad_(), name
+    y, cy, _ = call_layer_norm_lstm(*arrays, normalize, True, 1e-5, 0.0, True)
+    torch.autograd.backward([y, cy], [case.data["dy"], case.data["dcy"]])
+    torch.cuda.synchronize()
+    case.check("Forward")
+    case.check("Backward")
+    for name, expected in {"y": y, "hy": y[0], "cy": cy}.items():
+        assert torch.equal(case.data[name], expected), name
+    for name, array in zip(GRADIENTS, arrays, strict=False):
+        assert array is None or torch.equal(case.data[name], array.grad), name
+    capi.check("SetRNNBackend", rnnDesc=case.rnn.pointer, backend=0)
+    status = case.call("Prepare", call=ctypes.byref(ctypes.c_void_p()))
+    assert status == (capi.NOT_SUPPORTED if engine == b"steps" else capi.SUCCESS)
+    assert status == capi.SUCCESS or "the weights of the layer do not stay on the chip" in case.message()
 
 
 def test_a_captured_step() -> None:

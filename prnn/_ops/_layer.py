@@ -69,7 +69,7 @@ class Config(NamedTuple):
 
 class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.layers: dict[tuple[Config, torch.dtype, int, torch.device], Layer] = {}
+        self.layers: dict[tuple[Any, ...], Any] = {}
 
 
 _local = _ThreadState()
@@ -336,8 +336,17 @@ def _make_room(cache: dict[Any, Any]) -> None:
 def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> Layer:
     """The calling thread's Layer for a configuration."""
     key = (config, dtype, input_size, device)
-    found = _local.layers.get(key)
+    found: Layer | None = _local.layers.get(key)
     if found is None:
         _make_room(_local.layers)
         found = _local.layers[key] = Layer(config, dtype, input_size, device)
+    return found
+
+
+def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What make() returned when the calling thread first asked for the key, which is no Layer's."""
+    found = _local.layers.get(key)
+    if found is None:
+        _make_room(_local.layers)
+        found = _local.layers[key] = make()
     return found

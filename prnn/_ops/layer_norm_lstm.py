@@ -1,6 +1,7 @@
 """The recurrence of an LSTM with layer normalisation or without as a torch operator: schema, fake kernel, autograd.
 
-layer_norm_lstm(*arrays, *numbers, keep) -> (y, cy, reserve); include/prnn_layer_norm_lstm.h has the formulas. The
+layer_norm_lstm(*arrays, *numbers, keep) -> (y, cy, reserve); include/persistent_rnn.h has the formulas, at
+prnnSetRNNNormalization. The
 arrays are contiguous, of one type (lengths: int32), on one device; gains and biases are None where `normalize` is
 "none". `reserve` is what the backward operator needs, as bytes; it is empty where `keep` is False.
 """
@@ -13,10 +14,11 @@ from torch import Tensor
 from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops._handles import DTYPES, device_of, handle, is_unproven
+from prnn._ops._layer import remembered
 from prnn._ops._operator import differentiate, operator, refuse_onnx, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_rnn
 
-__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan", "library_options"]
+__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_key", "layer_norm_lstm_plan"]
 
 NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS, "none": _C.NORMALIZE_NONE}
 
@@ -32,14 +34,23 @@ _NAMES = (
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 
-def library_options(
-    x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float
-) -> _C.LayerNormLstmOptions:
+def layer_key(x: Tensor, zoneout_mask: Tensor | None, recurrent_mask: Tensor | None, *numbers: Any) -> tuple[Any, ...]:
+    """The arguments of _C.LayerNormLstm, which wants to know of masks whether there are any."""
     steps, batch, width = x.shape
-    sizes = (steps, batch, width // 4)
     # torch's switch at the time of the call, which the backward pass reads anew, as prnn.nn's other layers do.
     tf32 = x.dtype is torch.float32 and allows_tf32_rnn()
-    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, tf32)
+    normalize, *others = numbers
+    has_masks = (zoneout_mask is not None, recurrent_mask is not None)
+    return (DTYPES[x.dtype], normalize, steps, batch, width // 4, *others, *has_masks, tf32)
+
+
+def _prepare(arrays: tuple[Tensor | None, ...], numbers: tuple[Any, ...], training: bool) -> _C.LayerNormLstmCall:
+    """The library's call for arrays of these sizes, on the current GPU or the CPU."""
+    x = arrays[0]
+    assert x is not None
+    key = layer_key(x, *arrays[8:10], *numbers)
+    library = handle(x.device)  # which follows torch's stream
+    return remembered((*key, training, x.device), lambda: _C.LayerNormLstm(*key).prepare(library, training))
 
 
 def _checked_addresses(arrays: tuple[Tensor | None, ...]) -> list[int]:
@@ -145,24 +156,13 @@ def _forward(*inputs: Any, reserve: Tensor | None = None, is_compared: bool = Fa
     addresses = _checked_addresses(arrays)
     if batch == 0:
         return y, cy, x.new_empty(0, dtype=torch.uint8) if reserve is None else reserve
-    options = library_options(x, *numbers)
     with device_of(x):
-        library = handle(x.device)
-        size, reserve_size = _C.layer_norm_lstm_sizes(library, options)
+        call = _prepare(arrays, numbers, keep)
         if reserve is None:
-            reserve = x.new_empty(reserve_size if keep else 0, dtype=torch.uint8)
-        workspace = x.new_empty(size, dtype=torch.uint8)
-        _C.layer_norm_lstm_forward(
-            library,
-            options,
-            addresses,
-            y.data_ptr(),
-            cy.data_ptr(),
-            workspace.data_ptr(),
-            size,
-            reserve.data_ptr() if keep else 0,
-            reserve.numel(),
-        )
+            reserve = x.new_empty(call.reserve_size, dtype=torch.uint8)
+        workspace = x.new_empty(call.workspace_size, dtype=torch.uint8)
+        spaces = (workspace.data_ptr(), reserve.data_ptr() if keep else 0, reserve.numel())
+        call.forward(addresses, y.data_ptr(), cy.data_ptr(), *spaces)
     return y, cy, reserve
 
 
@@ -201,23 +201,13 @@ def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor
     gradients = _new_gradients(arrays)
     if y.numel() == 0:
         return tuple(gradient.zero_() for gradient in gradients)
+    results = (y.data_ptr(), dy.data_ptr(), 0 if dcy is None else dcy.data_ptr())
+    wanted = [gradient.data_ptr() if gradient.numel() else 0 for gradient in gradients]
     with device_of(x):
-        library, options = handle(x.device), library_options(x, *numbers)
-        size = _C.layer_norm_lstm_sizes(library, options)[0]
-        workspace = x.new_empty(size, dtype=torch.uint8)
-        _C.layer_norm_lstm_backward(
-            library,
-            options,
-            _checked_addresses(arrays),
-            y.data_ptr(),
-            dy.data_ptr(),
-            0 if dcy is None else dcy.data_ptr(),
-            [gradient.data_ptr() if gradient.numel() else 0 for gradient in gradients],
-            workspace.data_ptr(),
-            size,
-            reserve.data_ptr(),
-            reserve.numel(),
-        )
+        call = _prepare(arrays, numbers, True)
+        workspace = x.new_empty(call.workspace_size, dtype=torch.uint8)
+        spaces = (workspace.data_ptr(), reserve.data_ptr(), reserve.numel())
+        call.backward(_checked_addresses(arrays), *results, wanted, *spaces)
     return gradients
 
 
@@ -263,8 +253,11 @@ def layer_norm_lstm_plan(
     device: torch.device, gpu: str | None, dtype: torch.dtype, normalize: str, batch: int, hidden: int
 ) -> tuple[str, str, int, int]:
     """The engines that run such a layer's forward and backward pass on the device, or on a GPU of the table: "cpu",
-    "steps", "cluster" or "grid"; its thread-block clusters, and the blocks of each, or of a copy of the weights."""
-    tf32 = dtype == torch.float32 and allows_tf32_rnn()
-    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0, tf32)
-    plan: tuple[str, str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
-    return plan
+    "steps", "cluster" or "grid"; the copies of the weights, and the blocks (on a CPU threads) of each."""
+    x = torch.empty(1, batch, 4 * hidden, dtype=dtype, device="meta")
+    layer = _C.LayerNormLstm(*layer_key(x, None, None, NORMALIZE[normalize], False, 1e-5, 0.0))
+    *plan, reason = layer.query(handle(device), gpu)
+    if reason:
+        raise NotSupportedError(reason)
+    forward, backward, replicas, blocks = plan
+    return forward, backward, replicas, blocks

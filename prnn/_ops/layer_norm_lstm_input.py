@@ -14,13 +14,17 @@ from torch.nn import functional
 
 from prnn import _C
 from prnn._ops._handles import device_of, handle
+from prnn._ops._layer import remembered
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
-from prnn._ops.layer_norm_lstm import NORMALIZE, library_options
+from prnn._ops.layer_norm_lstm import NORMALIZE, layer_key
 
 __all__ = ["input_products"]
 
 
-_NUMBERS = (NORMALIZE["none"], False, 0.0, 0.0)  # the library looks at the sizes and the type alone
+def _library_layer(x: Tensor) -> _C.LayerNormLstm:
+    """Of which the library looks at H, the type and the precision alone."""
+    key = layer_key(x[:1, :1], None, None, NORMALIZE["none"], False, 0.0, 0.0)
+    return remembered(key, lambda: _C.LayerNormLstm(*key))
 
 
 def _fake(input: Tensor, weight: Tensor) -> Tensor:
@@ -39,9 +43,10 @@ def _kernel(input: Tensor, weight: Tensor) -> Tensor:
     x = input.new_empty(*input.shape[:2], weight.shape[0])
     if x.numel() == 0:
         return x
+    sizes = (x.shape[0] * x.shape[1], input.shape[2])
     addresses = (input.data_ptr(), weight.data_ptr(), x.data_ptr())
     with device_of(x):
-        _C.layer_norm_lstm_input_forward(handle(x.device), library_options(x, *_NUMBERS), input.shape[2], *addresses)
+        _library_layer(x).input_forward(handle(x.device), *sizes, *addresses)
     return x
 
 
@@ -64,8 +69,9 @@ def _backward_kernel(
         return gradients[0].zero_(), gradients[1].zero_()
     addresses = [tensor.data_ptr() for tensor in (input, weight, dx)]
     addresses += [tensor.data_ptr() if tensor.numel() else 0 for tensor in gradients]
+    sizes = (dx.shape[0] * dx.shape[1], input.shape[2])
     with device_of(dx):
-        _C.layer_norm_lstm_input_backward(handle(dx.device), library_options(dx, *_NUMBERS), input.shape[2], *addresses)
+        _library_layer(dx).input_backward(handle(dx.device), *sizes, *addresses)
     return gradients
 
 

@@ -342,6 +342,4 @@ def call(
         input, hx, cx = (cast_to(tensor, casts.computed) for tensor in (input, hx, cx))  # type: ignore[assignment]
     sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
     output, hy, cy, _, cells = rnn(input, hx, cx, weights, *sequences, *config, False)
-    if casts is None:
-        return output, hy, cy, cells
-    return output.to(casts.output), hy.to(casts.output), cy.to(casts.cells), cells.to(casts.cells)
+    return (output, hy, cy, cells) if casts is None else casts.results(output, hy, cy, cells)  # type: ignore[return-value]

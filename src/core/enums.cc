@@ -40,7 +40,7 @@ const char* name_of(const prnnRNNMode_t& value) {
 }
 
 const char* name_of(const prnnDirectionMode_t& value) {
-  return find_name(value, {PRNN_NAMED(PRNN_UNIDIRECTIONAL), PRNN_NAMED(PRNN_BIDIRECTIONAL)});
+  return find_name(value, {PRNN_NAMED(PRNN_UNIDIRECTIONAL), PRNN_NAMED(PRNN_BIDIRECTIONAL), PRNN_NAMED(PRNN_REVERSE)});
 }
 
 const char* name_of(const prnnRNNInputMode_t& value) {
@@ -96,7 +96,7 @@ const char* name_of(const prnnJointActivation_t& value) {
   return find_name(value, {PRNN_NAMED(PRNN_JOINT_TANH), PRNN_NAMED(PRNN_JOINT_RELU)});
 }
 
-const char* name_of(const prnnLayerNormLSTMKind_t& value) {
+const char* name_of(const prnnNormalization_t& value) {
   return find_name(
       value, {PRNN_NAMED(PRNN_NORMALIZE_GATES), PRNN_NAMED(PRNN_NORMALIZE_PRODUCTS), PRNN_NAMED(PRNN_NORMALIZE_NONE)});
 }

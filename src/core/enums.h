@@ -6,7 +6,6 @@
 
 #include "persistent_rnn.h"
 #include "prnn_decode.h"
-#include "prnn_layer_norm_lstm.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -37,7 +36,7 @@ const char* name_of(const prnnRNNTType_t& value);
 const char* name_of(const prnnRNNTLayout_t& value);
 const char* name_of(const prnnDurationRNNTType_t& value);
 const char* name_of(const prnnJointActivation_t& value);
-const char* name_of(const prnnLayerNormLSTMKind_t& value);
+const char* name_of(const prnnNormalization_t& value);
 const char* name_of(const prnnPredictorKind_t& value);
 const char* name_of(const prnnTransducerBeamMode_t& value);
 

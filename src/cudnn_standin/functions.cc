@@ -173,8 +173,9 @@ PRNN_CUDNN_API Status cudnnRNNForward(void* handle, void* rnn, int forward_mode,
                                       void* reserve) {
   const bool is_training = forward_mode == kTraining;
   unsigned char padding[16] = {};
-  prnnRNNForwardArgs_t args{x,       hx,           nullptr, weights, y, hy, nullptr, workspace, workspace_size,
-                            reserve, reserve_size, nullptr, nullptr};
+  prnnRNNForwardArgs_t args{
+      x,       hx,           nullptr, weights, y,       hy,     nullptr, workspace, workspace_size,
+      reserve, reserve_size, nullptr, nullptr, nullptr, nullptr};
   return serve(
       "cudnnRNNForward", is_training ? Call::kForwardTraining : Call::kForwardInference, handle, rnn, x_desc,
       [&] {

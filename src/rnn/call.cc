@@ -28,6 +28,37 @@ void require_no_data_gradients(const RnnProblem& problem, std::initializer_list<
   }
 }
 
+// Checks what LSTMs on the input of their gates have besides, and other layers do not.
+void check_gates(prnnHandle_t handle, const RnnProblem& problem, const prnnRNNNorm_t* norm, const int* lengths) {
+  if (problem.normalizes()) {
+    require_not_null(norm, "norm");
+    const std::initializer_list<NamedArray> parameters = {{norm->gateGain, "norm->gateGain"},
+                                                          {norm->gateBias, "norm->gateBias"},
+                                                          {norm->cellGain, "norm->cellGain"},
+                                                          {norm->cellBias, "norm->cellBias"}};
+    for (const NamedArray& parameter : parameters) require_not_null(parameter.data, parameter.name);
+    require_aligned(type_size(problem.type), parameters);
+  } else if (norm != nullptr) {
+    fail(PRNN_STATUS_BAD_PARAM, "norm is given, but the layer is not normalised (prnnSetRNNNormalization)");
+  }
+  if (lengths == nullptr) return;
+  if (!problem.takes_gates()) {
+    fail(PRNN_STATUS_BAD_PARAM, "lengths are given; only an LSTM with PRNN_GATES_INPUT takes them");
+  }
+  require_aligned(sizeof(int), {{lengths, "lengths"}});
+  for (int64_t n = 0; n < problem.max_batch() && handle->is_cpu(); ++n) {
+    if (lengths[n] >= 0 && lengths[n] <= problem.steps()) continue;
+    fail(PRNN_STATUS_BAD_PARAM, "lengths[%lld] is %d; it must be 0 to %lld", static_cast<long long>(n), lengths[n],
+         static_cast<long long>(problem.steps()));
+  }
+}
+
+// Such an LSTM's gradients of data and weights come from one run.
+void require_two_backward_runs(const RnnProblem& problem) {
+  if (!problem.takes_gates()) return;
+  fail(PRNN_STATUS_NOT_SUPPORTED, "an LSTM with PRNN_GATES_INPUT has one backward run, prnnRunRNNBackward");
+}
+
 // Checks the workspace of the call's arguments.
 template <class Args>
 void check_workspace(prnnHandle_t handle, const CallPlan& plan, const Args& args) {
@@ -57,7 +88,7 @@ void take_filled_reserve(prnnHandle_t handle, const CallPlan& plan, const RnnPro
 }  // namespace
 
 CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  CallPlan plan{handle->is_cpu() ? cpu_rnn_backend() : cuda_rnn_backend(handle, rnn.backend, problem), 0, 0, 0};
+  CallPlan plan{handle->is_cpu() ? cpu_rnn_backend(problem) : cuda_rnn_backend(handle, rnn.backend, problem), 0, 0, 0};
   plan.workspace = plan.backend->workspace_size(handle, problem);
   if (!problem.training) return plan;
   const size_t header = reserve_header_size(*handle);
@@ -73,6 +104,7 @@ void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& prob
   require_arrays(
       problem, {{args.x, "x"}, {args.w, "w"}, {args.y, "y"}},
       {{args.hx, "hx"}, {args.cx, "cx"}, {args.hy, "hy"}, {args.cy, "cy"}, {problem.extras.cells, "extras->cells"}});
+  check_gates(handle, problem, args.norm, args.lengths);
   if (problem.training) require_dropout_states(problem, rnn, *handle);
   if (!problem.training && problem.extras.cells != nullptr) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "extras->cells is given; only prnnRNNForwardTraining fills it");
@@ -89,6 +121,7 @@ void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& prob
 
 void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
                        const prnnRNNBackwardDataArgs_t& given, const CallPlan* plan) {
+  require_two_backward_runs(problem);
   RnnBackwardDataArgs args{given};
   if (problem.cell_states() == 0) args.dcy = args.cx = args.dcx = nullptr;
   problem.gives_dx = args.dx != nullptr;
@@ -115,6 +148,7 @@ void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem
 
 void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
                           const prnnRNNBackwardWeightsArgs_t& given, const CallPlan* plan) {
+  require_two_backward_runs(problem);
   RnnBackwardWeightsArgs args{given};
   problem.aligned = true;
   require_arrays(problem, {{args.x, "x"}, {args.y, "y"}, {args.dw, "dw"}}, {{args.hx, "hx"}});
@@ -128,6 +162,31 @@ void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProb
   check_workspace(handle, found, args);
   take_filled_reserve(handle, found, problem, TrainingStage::kBackwardData, &args);
   found.backend->backward_weights(handle, problem, args);
+}
+
+void run_backward(prnnHandle_t handle, RnnProblem& problem, const prnnRNNBackwardArgs_t& given, const CallPlan& plan) {
+  static const prnnRNNNormGradients_t kNotWanted{};
+  RnnBackwardArgs args{given};
+  if (given.normGradients == nullptr) args.normGradients = &kNotWanted;
+  if (given.normGradients != nullptr && !problem.normalizes()) {
+    fail(PRNN_STATUS_BAD_PARAM, "normGradients is given, but the layer is not normalised (prnnSetRNNNormalization)");
+  }
+  require_arrays(problem, {{args.x, "x"}, {args.w, "w"}, {args.y, "y"}, {args.dy, "dy"}, {args.dx, "dx"}},
+                 {{args.hx, "hx"},
+                  {args.cx, "cx"},
+                  {args.dcy, "dcy"},
+                  {args.dhx, "dhx"},
+                  {args.dcx, "dcx"},
+                  {args.dw, "dw"},
+                  {args.normGradients->gateGain, "normGradients->gateGain"},
+                  {args.normGradients->gateBias, "normGradients->gateBias"},
+                  {args.normGradients->cellGain, "normGradients->cellGain"},
+                  {args.normGradients->cellBias, "normGradients->cellBias"}});
+  check_gates(handle, problem, args.norm, args.lengths);
+  check_workspace(handle, plan, args);
+  take_filled_reserve(handle, plan, problem, TrainingStage::kForward, &args);
+  plan.backend->backward(handle, problem, args);
+  stamp_reserve(*handle, given.reserve, problem, TrainingStage::kBackwardData, args.keeps_gates);
 }
 
 }  // namespace prnn

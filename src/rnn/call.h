@@ -26,5 +26,6 @@ void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem
                        const prnnRNNBackwardDataArgs_t& args, const CallPlan* plan);
 void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
                           const prnnRNNBackwardWeightsArgs_t& args, const CallPlan* plan);
+void run_backward(prnnHandle_t handle, RnnProblem& problem, const prnnRNNBackwardArgs_t& args, const CallPlan& plan);
 
 }  // namespace prnn

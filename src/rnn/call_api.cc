@@ -162,6 +162,14 @@ extern "C" prnnStatus_t prnnRunRNNBackwardWeights(prnnRNNCall_t call, const prnn
   });
 }
 
+extern "C" prnnStatus_t prnnRunRNNBackward(prnnRNNCall_t call, const prnnRNNBackwardArgs_t* args) {
+  return run_call(call, args, "args", [&] {
+    require_training(*call, "prnnRunRNNBackward");
+    RnnProblem problem = problem_of_run(*call, nullptr, args->masks, {false, false, false});
+    run_backward(call->handle, problem, *args, call->plan);
+  });
+}
+
 extern "C" int prnnGetRNNCanonicalLength(int seqLength) {
   return seqLength < 1 ? seqLength : static_cast<int>(canonical_steps(seqLength));
 }

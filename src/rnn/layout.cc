@@ -51,14 +51,15 @@ WeightBlock rnn_matrix(const RnnProblem& problem, int64_t layer, int64_t recurre
 }
 
 WeightBlock rnn_bias(const RnnProblem& problem, int64_t layer, int64_t recurrence, int id) {
-  if (id == kProjectionId) return {};
+  if (id == kProjectionId || problem.takes_gates()) return {};
   const RnnLayerOffsets offsets = rnn_layer_offsets(problem, layer, recurrence);
   return {(id >= problem.gates() ? offsets.recurrent_bias : offsets.input_bias) + id % problem.gates() * problem.hidden,
           problem.hidden};
 }
 
 int64_t rnn_params_count(const RnnProblem& problem) {
-  return matrices_before(problem, problem.layers) + problem.layers * problem.recurrences() * 2 * gate_rows(problem);
+  const int64_t biases = problem.takes_gates() ? 0 : 2 * gate_rows(problem);  // which x has
+  return matrices_before(problem, problem.layers) + problem.layers * problem.recurrences() * biases;
 }
 
 }  // namespace prnn

@@ -24,7 +24,8 @@ struct Needs {
     kSkipInput = 1 << 13,     // a first layer without input matrices
     kChosenSplit = 1 << 14,   // prnnSetRNNPlan
     kSlstm = 1 << 15,         // a cell that only some engines and schedules know
-    kAll = (1 << 16) - 1
+    kAll = (1 << 16) - 1,     // but for the next
+    kLstmOfGates = 1 << 16    // RnnProblem::takes_gates(), which has engines of its own
   };
 };
 

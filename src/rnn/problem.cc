@@ -2,6 +2,8 @@
 
 #include <tuple>
 
+#include "core/status.h"
+
 namespace prnn {
 namespace {
 
@@ -42,6 +44,7 @@ uint32_t RnnProblem::needs() const {
   add(!aligned && projection == 0, Needs::kUnaligned);
   add(skip_input || gates_input, Needs::kSkipInput);
   add(is_slstm(), Needs::kSlstm);
+  add(takes_gates(), Needs::kLstmOfGates);
   add(forward_plan.engine != PRNN_ENGINE_BEST || backward_plan.engine != PRNN_ENGINE_BEST, Needs::kChosenSplit);
   return bits;
 }
@@ -50,14 +53,20 @@ uint32_t RnnProblem::needs() const {
 bool operator==(const RnnProblem& a, const RnnProblem& b) {
   const auto fields = [](const RnnProblem& p) {
     const auto& [mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input, gates_input,
-                 tf32, forward_plan, backward_plan, dropout, training, extras, masks, aligned, gives_dx, batch, rows] =
-        p;
-    return std::tuple_cat(
-        std::tie(mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input, gates_input,
-                 tf32, dropout.probability, dropout.states, training, aligned, gives_dx, rows, batch),
-        fields_of(forward_plan), fields_of(backward_plan), fields_of(extras), fields_of(masks));
+                 reverse, normalize, epsilon, tf32, forward_plan, backward_plan, dropout, training, extras, masks,
+                 aligned, gives_dx, batch, rows] = p;
+    return std::tuple_cat(std::tie(mode, type, hidden, heads, projection, input, layers, directions, frozen, skip_input,
+                                   gates_input, reverse, normalize, epsilon, tf32, dropout.probability, dropout.states,
+                                   training, aligned, gives_dx, rows, batch),
+                          fields_of(forward_plan), fields_of(backward_plan), fields_of(extras), fields_of(masks));
   };
   return fields(a) == fields(b);
+}
+
+void RnnBackend::backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const {
+  fail(PRNN_STATUS_NOT_SUPPORTED,
+       "prnnRunRNNBackward is of LSTMs with PRNN_GATES_INPUT; other layers have prnnRunRNNBackwardData and "
+       "prnnRunRNNBackwardWeights");
 }
 
 }  // namespace prnn

@@ -36,7 +36,10 @@ struct RnnProblem {
   int64_t directions = 1;  // D
   int64_t frozen = 0;      // the lowest layers, of which and of whose data no gradients are wanted
   bool skip_input = false;
-  bool gates_input = false;                       // x has the first layer's input products
+  bool gates_input = false;  // x has the first layer's input products
+  bool reverse = false;      // one direction, from the last timestep on; this and the next two: where takes_gates()
+  prnnNormalization_t normalize = PRNN_NORMALIZE_NONE;
+  double epsilon = 0;                             // of the normalisation's statistics
   bool tf32 = false;                              // products of float matrices may be rounded to tf32
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none
   Dropout dropout;
@@ -65,6 +68,10 @@ struct RnnProblem {
   }
   int64_t hidden_of_heads() const { return hidden * heads; }
   uint32_t needs() const;  // bits of Needs
+  // An LSTM on the input of its gates, normalised or not, which has engines and passes of its own: cuda/layer_norm and
+  // cpu/layer_norm.
+  bool takes_gates() const { return gates_input && mode == PRNN_LSTM; }
+  bool normalizes() const { return normalize != PRNN_NORMALIZE_NONE; }
   bool zones_out() const { return masks.zoneout != nullptr || masks.zoneoutExpectation > 0; }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !(skip_input || gates_input); }
 };
@@ -115,6 +122,10 @@ struct RnnBackwardWeightsArgs : prnnRNNBackwardWeightsArgs_t {
   bool adds = true;  // to dw; false, on a CPU alone: it is overwritten
 };
 
+struct RnnBackwardArgs : prnnRNNBackwardArgs_t {
+  bool keeps_gates = true;
+};
+
 // A backend. Both sizes are upper bounds over the calls for this problem, and monotonic enough that a caller who asked
 // with the same descriptors always has room. keeps_gates: the backward calls may come again after one forward call;
 // else backward_data() may leave gradients where the gates were, and the size is no larger. cuDNN never keeps them.
@@ -127,10 +138,12 @@ class RnnBackend {
   virtual void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const = 0;
   virtual void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const = 0;
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;
+  // All gradients of a problem that takes_gates(), which has no other backward pass; NOT_SUPPORTED for other problems.
+  virtual void backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const;
 };
 
 using SharedRnnBackend = std::shared_ptr<const RnnBackend>;
-SharedRnnBackend cpu_rnn_backend();  // src/rnn/cpu/
+SharedRnnBackend cpu_rnn_backend(const RnnProblem& problem);  // or NOT_SUPPORTED. src/rnn/cpu/
 // The backend that serves the problem on a CUDA handle, or NOT_SUPPORTED with the limit that was broken. src/rnn/cudnn/
 SharedRnnBackend cuda_rnn_backend(prnnHandle_t handle, prnnRNNBackend_t wanted, const RnnProblem& problem);
 

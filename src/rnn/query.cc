@@ -49,6 +49,33 @@ PassReport report(const RnnPlan& plan, Pass pass) {
   return {plan.shape[pass], 1, join_reasons(wavefront.reason, side_by_side.reason)};
 }
 
+// Adds the layout of an LSTM on the input of its gates.
+void add_norm_layout(const RnnProblem& problem, const LayerNormLstmPlan& plan, prnnRNNInfo_t* info) {
+  set_text(info->forwardEngine, sizeof info->forwardEngine, row_of(plan.engine(Pass::kForward)).name);
+  set_text(info->backwardEngine, sizeof info->backwardEngine, row_of(plan.engine(Pass::kBackward)).name);
+  info->layersTogether = info->layersTogetherBackward = info->layersTogetherInference = 1;
+  info->batchPerPass = to_int(problem.max_batch());
+  const int64_t weights = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
+  const LayerNormLstmGridPass& grid = plan.grid.forward;
+  switch (plan.engine(Pass::kForward)) {
+    case Engine::kNormCluster:
+      info->blocks = plan.clusters.cluster;
+      info->replicas = plan.clusters.clusters;
+      info->unitsPerBlock = plan.clusters.hidden / plan.clusters.cluster;
+      info->registerBytes = static_cast<size_t>(weights);
+      break;
+    case Engine::kNormGrid:
+      info->blocks = grid.blocks;
+      info->replicas = grid.replicas;
+      info->unitsPerBlock = grid.unit_tiles * kTileRows;
+      info->batchPerPass = grid.replicas * grid.columns;
+      info->sharedBytes = static_cast<size_t>(std::min(weights, grid.blocks * grid.shared_weight_bytes));
+      info->registerBytes = static_cast<size_t>(weights) - info->sharedBytes;
+      break;
+    default: info->replicas = 1;
+  }
+}
+
 prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const PassReport forward = report(plan, Pass::kForward), backward = report(plan, Pass::kBackward);
   prnnRNNInfo_t info{};
@@ -56,6 +83,12 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, row.name);
   info.measured = row.is_measured ? 1 : 0;
+  info.largestHiddenSize = to_int(plan.largest_hidden);
+  set_text(info.reason, sizeof info.reason, plan.reason);
+  if (plan.runnable && problem.takes_gates()) {
+    add_norm_layout(problem, plan.norm, &info);
+    return info;
+  }
   if (plan.runnable) {
     set_text(info.forwardEngine, sizeof info.forwardEngine, row_of(forward.shape.kernel->engine).name);
     set_text(info.backwardEngine, sizeof info.backwardEngine, row_of(backward.shape.kernel->engine).name);
@@ -70,8 +103,6 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
       plan.inference_side_by_side > 1 ? plan.inference_side_by_side : plan.inference_wavefront;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
-  info.largestHiddenSize = to_int(plan.largest_hidden);
-  set_text(info.reason, sizeof info.reason, plan.reason);
   if (forward.layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
   }

@@ -63,9 +63,10 @@ uint64_t fingerprint(const RnnProblem& problem) {
   uint32_t dropout;
   std::memcpy(&dropout, &problem.dropout.probability, sizeof dropout);
   Fingerprint print;
-  for (int64_t value : {int64_t{problem.mode}, int64_t{problem.type}, problem.hidden, problem.projection, problem.input,
-                        problem.layers, problem.directions, problem.heads, problem.frozen, int64_t{problem.skip_input},
-                        int64_t{problem.gates_input}, int64_t{dropout}, problem.steps()}) {
+  for (int64_t value :
+       {int64_t{problem.mode}, int64_t{problem.type}, problem.hidden, problem.projection, problem.input, problem.layers,
+        problem.directions, problem.heads, problem.frozen, int64_t{problem.skip_input}, int64_t{problem.gates_input},
+        int64_t{problem.reverse}, int64_t{problem.normalize}, int64_t{dropout}, problem.steps()}) {
     print.add(static_cast<uint64_t>(value));
   }
   for (int64_t batch : problem.batch) print.add(static_cast<uint64_t>(batch));

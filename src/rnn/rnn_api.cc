@@ -41,8 +41,9 @@ extern "C" prnnStatus_t prnnRNNForwardInference(
     const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
     const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
     size_t workSpaceSizeInBytes) {
-  return forward(handle, rnnDesc, false, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc},
-                 {x, hx, cx, w, y, hy, cy, workspace, workSpaceSizeInBytes, nullptr, 0, nullptr, nullptr});
+  return forward(
+      handle, rnnDesc, false, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc},
+      {x, hx, cx, w, y, hy, cy, workspace, workSpaceSizeInBytes, nullptr, 0, nullptr, nullptr, nullptr, nullptr});
 }
 
 extern "C" prnnStatus_t prnnRNNForwardTraining(
@@ -53,7 +54,7 @@ extern "C" prnnStatus_t prnnRNNForwardTraining(
     size_t workSpaceSizeInBytes, void* reserveSpace, size_t reserveSpaceSizeInBytes) {
   return forward(handle, rnnDesc, true, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc},
                  {x, hx, cx, w, y, hy, cy, workspace, workSpaceSizeInBytes, reserveSpace, reserveSpaceSizeInBytes,
-                  nullptr, nullptr});
+                  nullptr, nullptr, nullptr, nullptr});
 }
 
 extern "C" prnnStatus_t prnnRNNBackwardData(

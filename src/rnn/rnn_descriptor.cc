@@ -1,5 +1,8 @@
 #include "rnn/rnn_descriptor.h"
 
+#include <cfloat>
+#include <cmath>
+
 #include "core/enums.h"
 
 using namespace prnn;
@@ -43,6 +46,13 @@ prnnStatus_t set_layer(prnnRNNDescriptor_t rnnDesc, Body&& body) noexcept {
     require_rnn(rnnDesc);
     body(*rnnDesc);
   });
+}
+
+// Throws NOT_SUPPORTED where an LSTM on the input of its gates is given what it does not have.
+void refuse_with_gates(const RnnProblem& layer, bool is_given, const char* what) {
+  if (layer.takes_gates() && is_given) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "%s given; an LSTM with PRNN_GATES_INPUT has none", what);
+  }
 }
 
 void require_at_least_one(int value, const char* name) {
@@ -100,11 +110,19 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
       if (!dropoutDesc->set) fail(PRNN_STATUS_BAD_PARAM, "dropoutDesc has not been set; call prnnSetDropoutDescriptor");
     }
     require_enumerator(inputMode, {PRNN_LINEAR_INPUT, PRNN_SKIP_INPUT, PRNN_GATES_INPUT}, "inputMode");
-    require_enumerator(direction, {PRNN_UNIDIRECTIONAL, PRNN_BIDIRECTIONAL}, "direction");
+    require_enumerator(direction, {PRNN_UNIDIRECTIONAL, PRNN_BIDIRECTIONAL, PRNN_REVERSE}, "direction");
     require_enumerator(mode, {PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM, PRNN_GRU, PRNN_SLSTM, PRNN_SLSTM_EXP}, "mode");
-    if (inputMode == PRNN_GATES_INPUT && !is_slstm(mode)) {
-      fail(PRNN_STATUS_NOT_SUPPORTED, "inputMode is PRNN_GATES_INPUT with %s; only an sLSTM takes its gates' input",
-           name_of(mode));
+    const bool is_lstm_of_gates = inputMode == PRNN_GATES_INPUT && mode == PRNN_LSTM;
+    if (inputMode == PRNN_GATES_INPUT && !is_slstm(mode) && mode != PRNN_LSTM) {
+      fail(PRNN_STATUS_NOT_SUPPORTED,
+           "inputMode is PRNN_GATES_INPUT with %s; only an sLSTM and PRNN_LSTM take their gates' input", name_of(mode));
+    }
+    if (is_lstm_of_gates && numLayers > 1) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "numLayers is %d; an LSTM with PRNN_GATES_INPUT has 1", numLayers);
+    }
+    if (is_lstm_of_gates ? direction == PRNN_BIDIRECTIONAL : direction == PRNN_REVERSE) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "direction is %s; %s", name_of(direction),
+           is_lstm_of_gates ? "an LSTM with PRNN_GATES_INPUT has one" : "only an LSTM with PRNN_GATES_INPUT has it");
     }
     require_known_type(dataType, "dataType");
     *rnnDesc = prnnRNNStruct();
@@ -118,6 +136,7 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
     layer.directions = direction == PRNN_BIDIRECTIONAL ? 2 : 1;
     layer.skip_input = inputMode == PRNN_SKIP_INPUT;
     layer.gates_input = inputMode == PRNN_GATES_INPUT;
+    layer.reverse = direction == PRNN_REVERSE;
   });
 }
 
@@ -150,6 +169,7 @@ extern "C" prnnStatus_t prnnSetRNNFrozenLayers(prnnRNNDescriptor_t rnnDesc, int 
       fail(PRNN_STATUS_BAD_PARAM, "frozenLayers is %d; it must be 0 to numLayers, %d", frozenLayers,
            static_cast<int>(layer.layers));
     }
+    refuse_with_gates(layer, frozenLayers > 0, "frozen layers are");
     layer.frozen = frozenLayers;
   });
 }
@@ -159,6 +179,7 @@ extern "C" prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRN
   return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     require_plan(forward, "forward");
     require_plan(backward, "backward");
+    refuse_with_gates(rnn.layer, forward != nullptr || backward != nullptr, "a plan is");
     rnn.layer.forward_plan = forward == nullptr ? prnnRNNPlan_t{} : *forward;
     rnn.layer.backward_plan = backward == nullptr ? prnnRNNPlan_t{} : *backward;
   });
@@ -168,6 +189,8 @@ extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnn
   return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     const prnnRNNExtras_t wanted = extras == nullptr ? prnnRNNExtras_t{} : *extras;
     require_extras(rnn.layer.mode, wanted, "extras");
+    refuse_with_gates(rnn.layer, wanted.reset != nullptr || wanted.cells != nullptr || wanted.dcells != nullptr,
+                      "extras are");
     rnn.layer.extras = wanted;
   });
 }
@@ -193,6 +216,22 @@ extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnR
   });
 }
 
+extern "C" prnnStatus_t prnnSetRNNNormalization(prnnRNNDescriptor_t rnnDesc, prnnNormalization_t kind, double epsilon) {
+  return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
+    require_enumerator(kind, {PRNN_NORMALIZE_GATES, PRNN_NORMALIZE_PRODUCTS, PRNN_NORMALIZE_NONE}, "kind");
+    const bool normalizes = kind != PRNN_NORMALIZE_NONE;
+    if (normalizes && !rnn.layer.takes_gates()) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "kind is %s; only an LSTM with PRNN_GATES_INPUT is normalised", name_of(kind));
+    }
+    if (normalizes && !(std::isfinite(epsilon) && epsilon >= FLT_MIN)) {
+      fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least %g and finite", epsilon,
+           static_cast<double>(FLT_MIN));
+    }
+    rnn.layer.normalize = kind;
+    rnn.layer.epsilon = normalizes ? epsilon : 0;
+  });
+}
+
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
   return set_layer(rnnDesc, [&](prnnRNNStruct& rnn) {
     RnnProblem& layer = rnn.layer;
@@ -210,6 +249,7 @@ extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, in
       fail(PRNN_STATUS_NOT_SUPPORTED, "projSize is %d with %d heads; layers with heads have no projection", projSize,
            static_cast<int>(layer.heads));
     }
+    refuse_with_gates(layer, projSize > 0, "a projection is");
     layer.projection = projSize;
   });
 }
@@ -228,6 +268,7 @@ extern "C" prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads) 
     if (heads > 1 && layer.skip_input) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "heads is %d with PRNN_SKIP_INPUT; layers with heads have input matrices", heads);
     }
+    refuse_with_gates(layer, heads > 1, "heads are");
     layer.heads = heads;
     layer.hidden = hidden / heads;
   });

@@ -84,6 +84,11 @@ void set_input(RnnProblem& problem, int64_t input, const char* name) {
     fail(PRNN_STATUS_BAD_PARAM, "%s has input size %lld; with PRNN_SKIP_INPUT it must be the hidden size, %lld", name,
          static_cast<long long>(input), static_cast<long long>(problem.hidden));
   }
+  if (problem.takes_gates() && problem.batch.back() != problem.max_batch()) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "the last timestep has %lld sequences and the first %lld; an LSTM with PRNN_GATES_INPUT takes their lengths",
+         static_cast<long long>(problem.batch.back()), static_cast<long long>(problem.max_batch()));
+  }
   if (problem.gates_input && input != gates_width(problem)) {
     fail(PRNN_STATUS_BAD_PARAM, "%s has input size %lld; with PRNN_GATES_INPUT it must be that of the gates, %lld",
          name, static_cast<long long>(input), static_cast<long long>(gates_width(problem)));
@@ -112,10 +117,10 @@ void require_countable(const RnnProblem& problem) {
 RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc, int64_t steps) {
   RnnProblem problem = problem_from_descriptor(rnn);
   require_batch_by_size(xDesc, "xDesc", problem.type);
-  set_input(problem, xDesc->dims[1], "xDesc");
   const int64_t batch = xDesc->dims[0];
   problem.batch.assign(static_cast<size_t>(std::min(steps, kMostRows / batch)), batch);
   problem.rows = problem.steps() * batch;
+  set_input(problem, xDesc->dims[1], "xDesc");
   require_countable(problem);
   return problem;
 }
@@ -199,6 +204,7 @@ void require_aligned_states(const RnnProblem& problem) {
   require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
                                             {problem.extras.resetCx, "extras->resetCx"},
                                             {problem.masks.recurrent, "masks->recurrent"}});
+  if (problem.takes_gates()) require_aligned(type_size(problem.type), {{problem.masks.zoneout, "masks->zoneout"}});
 }
 
 void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,

@@ -9,7 +9,7 @@ from typing import Any
 
 import capi
 import torch
-from layer_norm_lstm_c_case import CCase
+from layer_norm_lstm_c_case import RUNS
 from torch import Tensor
 
 from fuzz.c_calls import Client
@@ -75,7 +75,7 @@ def starve_layer_norm(client: Layer) -> None:
         poison(tensor)
     for name in ("Forward", "Backward"):
         poison(client.workspace)
-        starve(client, CCase.function(name), client.arguments(name), client.outputs())
+        starve(client, RUNS[name], client.arguments(name), client.outputs())
 
 
 def starve_search(client: Search) -> None:

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "instructions.h"
-#include "layer_norm_lstm/cuda/cluster_backward.cuh"
-#include "layer_norm_lstm/cuda/cluster_forward.cuh"
-#include "layer_norm_lstm/cuda/steps_backward.cuh"
-#include "layer_norm_lstm/cuda/steps_forward.cuh"
 #include "rnn/cuda/common/tf32.cuh"
+#include "rnn/cuda/layer_norm/cluster_backward.cuh"
+#include "rnn/cuda/layer_norm/cluster_forward.cuh"
+#include "rnn/cuda/layer_norm/steps_backward.cuh"
+#include "rnn/cuda/layer_norm/steps_forward.cuh"
 
 namespace prnn {
 

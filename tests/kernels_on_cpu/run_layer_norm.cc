@@ -1,5 +1,5 @@
 // An LSTM with layer normalisation by the cluster kernels, or those of single timesteps, beside the formulas of
-// prnn_layer_norm_lstm.h in double: forward in full, backward differences of the loss sum(dy y) + sum(dcy cy) for some
+// prnnSetRNNNormalization in double: forward in full, backward differences of the loss sum(dy y) + sum(dcy cy) for some
 // elements of each array. As run_layer.cc; engine=gates, products or none: what is normalised. A timestep's batch says
 // which sequences reach it.
 #include "layer.h"

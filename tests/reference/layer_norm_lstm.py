@@ -1,5 +1,5 @@
 """An LSTM with layer normalisation or without in torch operations written out, by the formulas of
-prnn_layer_norm_lstm.h, and torchaudio's module by its own."""
+include/persistent_rnn.h, and torchaudio's module by its own."""
 
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,12 @@
 #include <cstdint>
 
 #include "core/cpu/half.h"
+#include "core/enums.h"
+#include "core/status.h"
+#include "core/with_real.h"
 #include "rnn/cpu/buffers.h"
 #include "rnn/cpu/half_passes.h"
+#include "rnn/cpu/layer_norm/passes.h"
 #include "rnn/cpu/passes.h"
 
 namespace prnn {
@@ -27,6 +31,7 @@ void use_large_pages([[maybe_unused]] void* space, [[maybe_unused]] size_t bytes
 class CpuRnnBackend : public RnnBackend {
  public:
   size_t workspace_size(prnnHandle_t, const RnnProblem& p) const override {
+    if (p.takes_gates()) return layer_norm_lstm_workspace_cpu(p);
     switch (p.type) {
       case PRNN_DATA_FLOAT: return rnn_workspace_size<float>(p);
       case PRNN_DATA_DOUBLE: return rnn_workspace_size<double>(p);
@@ -34,6 +39,7 @@ class CpuRnnBackend : public RnnBackend {
     }
   }
   size_t reserve_size(prnnHandle_t, const RnnProblem& p, bool keeps_gates) const override {
+    if (p.takes_gates()) return layer_norm_lstm_reserve_cpu(p);
     switch (p.type) {
       case PRNN_DATA_FLOAT: return Reserve<float>(p, keeps_gates, nullptr).size;
       case PRNN_DATA_DOUBLE: return Reserve<double>(p, keeps_gates, nullptr).size;
@@ -43,6 +49,8 @@ class CpuRnnBackend : public RnnBackend {
   void forward(prnnHandle_t handle, const RnnProblem& p, const RnnForwardArgs& args) const override {
     use_large_pages(args.workspace, workspace_size(handle, p));
     if (args.reserve != nullptr) use_large_pages(args.reserve, reserve_size(handle, p, args.keeps_gates));
+    if (p.takes_gates())
+      return with_real(p.type, [&](auto real) { layer_norm_lstm_forward_cpu<decltype(real)>(p, args); });
     switch (p.type) {
       case PRNN_DATA_FLOAT: return cpu_rnn_forward<float>(p, args);
       case PRNN_DATA_DOUBLE: return cpu_rnn_forward<double>(p, args);
@@ -68,11 +76,21 @@ class CpuRnnBackend : public RnnBackend {
       case PRNN_DATA_BFLOAT16: return half_rnn_backward_weights<Bfloat16>(p, args);
     }
   }
+  void backward(prnnHandle_t handle, const RnnProblem& p, const RnnBackwardArgs& args) const override {
+    if (!p.takes_gates()) return RnnBackend::backward(handle, p, args);
+    use_large_pages(args.workspace, workspace_size(handle, p));
+    with_real(p.type, [&](auto real) { layer_norm_lstm_backward_cpu<decltype(real)>(p, args); });
+  }
 };
 
 }  // namespace
 
-SharedRnnBackend cpu_rnn_backend() {
+SharedRnnBackend cpu_rnn_backend(const RnnProblem& problem) {
+  if (problem.takes_gates() && problem.type != PRNN_DATA_FLOAT && problem.type != PRNN_DATA_DOUBLE) {
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "dataType is %s; on the CPU an LSTM with PRNN_GATES_INPUT takes PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
+         name_of(problem.type));
+  }
   static const SharedRnnBackend backend = std::make_shared<const CpuRnnBackend>();
   return backend;
 }

@@ -209,7 +209,8 @@ class ForwardPass {
 
   // prnnRNNMasks_t::zoneout of a row: [H].
   const unsigned char* zoneout_of(const Direction& d, int64_t row) const {
-    return p_.masks.zoneout + ((row * p_.layers + d.layer) * p_.recurrences() + d.index) * H;
+    return static_cast<const unsigned char*>(p_.masks.zoneout) +
+           ((row * p_.layers + d.layer) * p_.recurrences() + d.index) * H;
   }
 
   // An LSTM's cell, of sequences whose first has this row. Where h stays, o becomes -0, which it is nowhere else: the

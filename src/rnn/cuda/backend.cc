@@ -3,7 +3,10 @@
 #include <array>
 #include <memory>
 
+#include "core/cuda/cublas.h"
 #include "core/cuda/cuda_state.h"
+#include "rnn/cuda/layer_norm/backend.h"
+#include "rnn/gates_input.h"
 #include "rnn/plan/canonical.h"
 
 namespace prnn {
@@ -29,10 +32,19 @@ std::shared_ptr<const ResidentBackend> resident_backend(prnnContext& context, co
   for (const PlanCache::Entry& entry : cache.entries) {
     if (entry.backend != nullptr && entry.problem == key) return entry.backend;
   }
-  auto made = std::make_shared<const ResidentBackend>(plan_rnn(cuda_gpu_row(context), key));
+  RnnPlan plan = plan_rnn(cuda_gpu_row(context), key);
+  const auto made = key.takes_gates() ? make_layer_norm_backend(std::move(plan))
+                                      : std::make_shared<const ResidentBackend>(std::move(plan));
   cache.entries[cache.oldest] = {std::move(key), made};
   cache.oldest = (cache.oldest + 1) % cache.entries.size();
   return made;
+}
+
+void multiply_gates_cuda(prnnContext& context, prnnDataType_t type, bool tf32, const GatesProduct& p) {
+  check_earlier_calls(context);
+  run_gemm(context, p.m, p.n, p.k, 1, {p.a, type, p.a_stride(), p.a_transposed},
+           {p.b, type, p.b_stride(), p.b_transposed}, 0, p.c, type, p.n,
+           tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32);
 }
 
 }  // namespace prnn

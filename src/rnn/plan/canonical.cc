@@ -34,6 +34,8 @@ int64_t canonical_steps(int64_t steps) {
 RnnProblem canonical(const RnnProblem& problem) {
   RnnProblem p = problem;
   p.frozen = 0;
+  p.reverse = false;
+  p.epsilon = 0;
   p.gives_dx = true;
   p.dropout = {p.dropout.probability > 0 ? 0.5f : 0, nullptr};
   const bool has_states = (problem.needs() & Needs::kResetStates) != 0;

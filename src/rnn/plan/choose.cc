@@ -175,6 +175,26 @@ std::string why_no_room(const GpuRow& row, const RnnProblem& problem, int64_t la
                 problem.hidden, largest_hidden, mode_name(problem.mode));
 }
 
+// An LSTM on the input of its gates.
+RnnPlan plan_of_gates(const GpuRow& row, const RnnProblem& problem) {
+  constexpr int64_t kLargestGrid = 4096, kStep = 16;
+  RnnPlan plan;
+  const int64_t most = largest_layer_norm_lstm(row, problem.type);
+  RnnProblem other = problem;
+  for (other.hidden = kLargestGrid; other.hidden > 0 && plan.largest_hidden == 0; other.hidden -= kStep) {
+    if (plan_layer_norm_lstm(row, other).is_resident()) plan.largest_hidden = other.hidden;
+  }
+  if (problem.hidden > most) {
+    plan.reason = format("hiddenSize is %lld; a timestep has room for %lld on this GPU",
+                         static_cast<long long>(problem.hidden), static_cast<long long>(most));
+    return plan;
+  }
+  plan.norm = plan_layer_norm_lstm(row, problem);
+  plan.resident = plan.norm.is_resident();
+  plan.runnable = true;
+  return plan;
+}
+
 }  // namespace
 
 bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape) {
@@ -203,6 +223,7 @@ int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward) 
 }
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
+  if (problem.takes_gates() && !row.is_legacy()) return plan_of_gates(row, problem);
   RnnPlan plan;
   plan.largest_hidden = find_largest_hidden(row, problem);
   if (problem.type == PRNN_DATA_DOUBLE) {

@@ -12,7 +12,7 @@ constexpr bool are_in_order() {
   for (int i = 0; i < static_cast<int>(std::size(kSchedules)); ++i) {
     if (static_cast<int>(kSchedules[i].schedule) != i) return false;
   }
-  return std::size(kEngines) == static_cast<size_t>(Engine::kWavefrontChunked) + 1 &&
+  return std::size(kEngines) == static_cast<size_t>(Engine::kNormSteps) + 1 &&
          std::size(kSchedules) == static_cast<size_t>(Schedule::kCudnn) + 1;
 }
 static_assert(are_in_order(), "a row's place is its enumerator");
@@ -37,6 +37,7 @@ constexpr Reason kNotTogether[] = {
 
 constexpr Reason kNotInCudnn[] = {
     {Needs::kSlstm, "cuDNN has no sLSTM"},
+    {Needs::kLstmOfGates, "cuDNN has no LSTM on the input of its gates (PRNN_GATES_INPUT)"},
     {Needs::kHeads, "cuDNN has no heads (prnnSetRNNHeads)"},
     {Needs::kMasks | Needs::kZoneout, "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"},
     {kGivenPerStep, "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"},

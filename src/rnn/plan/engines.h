@@ -21,6 +21,9 @@ constexpr uint32_t kBackwardAlone = Needs::kDcells;
 constexpr uint32_t kServedTogether =
     Needs::kLengths | Needs::kDropout | Needs::kFrozenLayers | Needs::kSkipInput | Needs::kUnaligned;
 
+// The kernels of LSTMs on the input of their gates serve these, and other kernels no such LSTM.
+constexpr uint32_t kServedOfGates = Needs::kLstmOfGates | Needs::kSkipInput | Needs::kMasks | Needs::kUnaligned;
+
 struct EngineRow {
   Engine engine;
   const char* name;            // prnnRNNInfo_t::forwardEngine
@@ -48,6 +51,9 @@ constexpr EngineRow kEngines[] = {
     {Engine::kWavefrontWgmma, "wavefront-wgmma", kServedTogether, 0, false},
     {Engine::kWavefrontChunked, "wavefront-chunked", kServedTogether | Needs::kProjection,
      kServedTogether | Needs::kProjection, false},
+    {Engine::kNormCluster, "cluster", kServedOfGates, kServedOfGates, true},
+    {Engine::kNormGrid, "grid", kServedOfGates, kServedOfGates, true},
+    {Engine::kNormSteps, "steps", kServedOfGates, kServedOfGates, true},
 };
 
 constexpr const EngineRow& row_of(Engine engine) { return kEngines[static_cast<int>(engine)]; }
@@ -87,7 +93,7 @@ struct ScheduleRow {
   uint32_t forward, backward;
 };
 constexpr ScheduleRow kSchedules[] = {
-    {Schedule::kOneByOne, Needs::kAll, Needs::kAll},
+    {Schedule::kOneByOne, Needs::kAll | Needs::kLstmOfGates, Needs::kAll | Needs::kLstmOfGates},
     {Schedule::kSideBySide, kServedTogether & ~Needs::kSkipInput, kServedTogether & ~Needs::kSkipInput},
     {Schedule::kWavefront, (kServedTogether | Needs::kProjection) & ~Needs::kUnaligned,
      kServedTogether | Needs::kProjection},

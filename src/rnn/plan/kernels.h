@@ -28,6 +28,10 @@ enum class Engine : int8_t {
   // Layers of a stack together, some timesteps apart: mma.sync for states, wgmma for inputs. Forward {units in eights},
   // backward {units in eights, blocks that split K}
   kWavefrontChunked,
+  // LSTMs on the input of their gates, normalised or not, whose kernels stand in cuda/layer_norm and not in kKernels
+  kNormCluster,  // mma.sync, one cluster, one launch
+  kNormGrid,     // mma.sync, spread over the whole GPU, states through L2, one launch or two
+  kNormSteps,    // a matrix product and a kernel for each timestep
 };
 
 enum class Pass : int8_t { kForward, kBackward };

@@ -16,6 +16,7 @@
 
 #include "core/gpu_table.h"
 #include "rnn/plan/engines.h"
+#include "rnn/plan/layer_norm.h"
 #include "rnn/plan/shape.h"
 #include "rnn/problem.h"
 
@@ -59,12 +60,14 @@ struct CudnnVerdict {
 // One call's plan. Every call on the problem computes the same one, and everything that depends on it is in here.
 struct RnnPlan {
   bool runnable = false;         // the row's GPU has room for the layer, and this library has the kernels
+  bool resident = true;          // its weights stay on the chip; all others' but kNormSteps'
   std::string reason;            // one sentence when not runnable
   int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
   PerPass<ResidentShape> shape;  // of a layer alone
   int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
   SideBySidePlan side_by_side;
+  LayerNormLstmPlan norm;  // in place of all the others, where the problem takes_gates()
   // Layers that run together in inference, where nothing is dropped and y is aligned.
   int inference_wavefront = 1, inference_side_by_side = 1;
   CudnnVerdict cudnn;  // of the backends, where both serve the layer

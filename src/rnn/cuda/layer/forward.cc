@@ -122,7 +122,7 @@ class Forward : LayerRun {
     gates.mark = is_lstm ? -kInfinity : kInfinity;
     gates.instead = is_lstm ? kLeast : kInfinity;
     gates.row = p.heads * p.gates() * p.hidden;
-    gates.mask = p.masks.zoneout + (layer * p.recurrences() + recurrence) * p.hidden;
+    gates.mask = static_cast<const unsigned char*>(p.masks.zoneout) + (layer * p.recurrences() + recurrence) * p.hidden;
     gates.mask_row = p.layers * p.recurrences() * p.hidden;
     gates.rows = p.rows;
     gates.hidden = static_cast<int>(p.hidden);

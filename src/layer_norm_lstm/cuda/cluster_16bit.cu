@@ -1,4 +1,0 @@
-#include "layer_norm_lstm/cuda/cluster_launch.cuh"
-
-PRNN_INSTANTIATE_LAYER_NORM_LSTM(__half)
-PRNN_INSTANTIATE_LAYER_NORM_LSTM(__nv_bfloat16)

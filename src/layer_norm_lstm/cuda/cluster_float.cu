@@ -1,3 +1,0 @@
-#include "layer_norm_lstm/cuda/cluster_launch.cuh"
-
-PRNN_INSTANTIATE_LAYER_NORM_LSTM(float)

@@ -1,3 +1,0 @@
-#include "layer_norm_lstm/cuda/grid_launch.cuh"
-
-PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(float)

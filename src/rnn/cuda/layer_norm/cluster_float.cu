@@ -1,0 +1,3 @@
+#include "rnn/cuda/layer_norm/cluster_launch.cuh"
+
+PRNN_INSTANTIATE_LAYER_NORM_LSTM(float)
