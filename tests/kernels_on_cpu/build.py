@@ -2,6 +2,8 @@
 
 import dataclasses
 import fcntl
+import functools
+import hashlib
 import os
 import pathlib
 import platform
@@ -22,6 +24,9 @@ import ratio_tables  # noqa: E402
 
 # Compiler's options for programs that follow the order of accesses, with addresses that addr2line finds.
 ORDER = ("-DPRNN_ORDER", "-fno-pie", "-no-pie")
+# Objects by what they were compiled of, kept for later runs: the compiler takes half of the tests' time.
+CACHE = ROOT / os.environ.get("PRNN_CACHE", "build/cache") / "kernels_on_cpu"
+PLACE = "/kernels"  # of a program's folder, in its objects, which do not depend on where it was
 CELLS, TYPES = ("rnn", "gru", "lstm", "slstm"), ("float", "tf32", "half", "bfloat16")
 
 
@@ -59,6 +64,12 @@ class Edit:
     new: str
 
 
+@functools.cache
+def compiler() -> bytes:
+    """Which one it is."""
+    return subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+
+
 class Builder:
     """Compiles programs into a folder of its own. What programs have in common is compiled once, by the first worker of
     pytest that needs it. `options`: of the compiler."""
@@ -70,21 +81,35 @@ class Builder:
         self.shared.mkdir(exist_ok=True)
 
     def _compile(
-        self, source: pathlib.Path, level: str, *folders: pathlib.Path, more: tuple[str, ...] = ()
+        self, source: pathlib.Path, level: str, folder: pathlib.Path, *, more: tuple[str, ...] = ()
     ) -> pathlib.Path:
-        target = self.folder / f"{source.stem}.o"
-        includes = [f"-I{path}" for path in (*folders, ROOT / "include", HERE)]
-        command = ["g++", "-std=c++17", "-w", "-fno-strict-aliasing", level, *includes, *self.options, *more]
-        subprocess.run([*command, "-isystem", str(find_headers()), "-c", str(source), "-o", str(target)], check=True)
-        return target
+        """An object of the cache. folder: that of the sources; launchers.inc lies beside it."""
+        options = ["-std=c++17", "-w", "-fno-strict-aliasing", level, *self.options, *more]
+        includes = [f"-I{path}" for path in (folder.parent, folder, ROOT / "include", HERE)]
+        command = ["g++", *options, *includes, "-isystem", str(find_headers()), "-E", str(source)]
+        text = subprocess.run(command, check=True, capture_output=True).stdout
+        text = text.replace(bytes(folder.parent), b"/prnn" if folder.parent == ROOT else os.fsencode(PLACE))
+        text = text.replace(bytes(ROOT), b"/prnn")
+        kept = CACHE / f"{hashlib.sha256(b' '.join([compiler(), *map(os.fsencode, options), text])).hexdigest()}.o"
+        if kept.exists():
+            os.utime(kept)  # .ci/run removes what was not used for long
+            return kept
+        preprocessed, target = self.folder / f"{source.stem}.ii", self.folder / f"{source.stem}.o"
+        preprocessed.write_bytes(text)
+        here = f"-fdebug-prefix-map={pathlib.Path.cwd()}=/prnn"
+        subprocess.run(["g++", *options, here, "-c", str(preprocessed), "-o", str(target)], check=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        unnamed = CACHE / f"{os.getpid()}.partial"
+        shutil.copy(target, unnamed)
+        return unnamed.rename(kept)
 
     def _compile_once(self, source: pathlib.Path, level: str, *, more: tuple[str, ...] = ()) -> pathlib.Path:
-        """The objects of a source without a planted defect."""
+        """The object of a source without a planted defect."""
         kept = self.shared / "".join([source.stem, *self.options, *more, ".o"]).replace("/", "_")
         with kept.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
-                self._compile(source, level, ROOT / "src", more=more).rename(kept)
+                kept.symlink_to(self._compile(source, level, ROOT / "src", more=more))
         return kept
 
     def _common_objects(self, program: str) -> list[pathlib.Path]:
@@ -161,10 +186,10 @@ class Builder:
             own = (*followed, "-DPRNN_ORDER_MULTIPLIES")
         if program == "run_beam" and order:
             own = (*own, "-DPRNN_BFLOAT16_ALONE")  # in which the tests of the order are
-        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=own)]
+        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder / "src", more=own)]
         if program == "run_layer_norm":
             source = HERE / "layer_norm_kernels.cc"
-            objects.append(self._compile(source, "-O1", folder, folder / "src", more=followed))
+            objects.append(self._compile(source, "-O1", folder / "src", more=followed))
         for kind in TYPES:  # in files of their own: floats are not loaded as where there is tf32
             group = [kernel for kernel in chosen if TYPES[kernel.type] == kind]
             if not group:
@@ -232,11 +257,12 @@ def _kernel_lines(program: pathlib.Path, addresses: list[str]) -> dict[str, str]
 
     def shown(place: str) -> str:
         file, _, line = place.rpartition(":")
-        code = sources.setdefault(file, pathlib.Path(file).read_text().splitlines())[int(line) - 1]
-        return f"{pathlib.Path(file).name}:{line} {code.strip()}"
+        path = program.parent / pathlib.Path(file).relative_to(PLACE)
+        code = sources.setdefault(file, path.read_text().splitlines())[int(line) - 1]
+        return f"{path.name}:{line} {code.strip()}"
 
     def is_kernel(place: str) -> bool:
-        return pathlib.Path(place.rpartition(":")[0]).is_relative_to(program.parent)
+        return place.startswith(f"{PLACE}/")
 
     return {address: " < ".join(map(shown, filter(is_kernel, places[call]))) for address, call in calls.items()}
 
