@@ -37,23 +37,8 @@ def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
 def resets_in_compiled_kernels(config: Config, input: Tensor) -> bool:
     """Whether kernels take the resets of all batches, which one graph serves."""
     # Without what torch.compile may hold as symbols, the size of the input and probabilities: they do not matter.
-    return _resets_in_kernels_of_all_batches(
-        config.hidden_size,
-        computed_dtype(input),
-        input.device,
-        config.mode,
-        config.hidden_size,
-        config.proj_size,
-        config.num_layers,
-        config.bidirectional,
-        0.0,
-        config.backend,
-        config.return_cells,
-        config.has_reset,
-        config.heads,
-        0.5 if config.zoneout > 0 else 0.0,
-        config.mask_kinds,
-    )
+    known = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0)
+    return _resets_in_kernels_of_all_batches(config.hidden_size, computed_dtype(input), input.device, *known)
 
 
 def _serves(config: Config, input_size: int, dtype: torch.dtype, device: torch.device, batch: int) -> bool:
