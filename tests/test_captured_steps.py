@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from reference import transducer as slow
 from test_transducer_search import WAITS
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from prnn._ops._capture import capture_into
 from prnn.asr.fbank import Fbank
 from prnn.transducer import Hypothesis, StepResult, StreamPool, SymbolBias, Transducer, capture
 from prnn.transducer.capture import CapturedSteps, padded_table, rounded
@@ -170,3 +172,32 @@ def test_numbers_of_rows() -> None:
     table = padded_table(np.array([4, 1]), np.array([2, 2]), 4, 5)
     assert table.tolist() == [[4, 1, 5, 5], [4, 1, 0, 2], [2, 2, 0, 0]]
     assert table.dtype == np.int32
+
+
+class Recorder:
+    """In the place of a CUDA graph: whether Python's garbage collection runs when the capture begins and ends."""
+
+    def __init__(self) -> None:
+        self.collected: list[bool] = []
+
+    def capture_begin(self, memory: Any, capture_error_mode: str) -> None:
+        self.collected.append(gc.isenabled())
+
+    def capture_end(self) -> None:
+        self.collected.append(gc.isenabled())
+
+
+def test_no_collection_while_a_graph_is_captured() -> None:
+    """A graph in a cycle of references, freed by a collection meanwhile, would end the capture."""
+    graph = Recorder()
+    with pytest.raises(KeyError), capture_into(graph):  # type: ignore[arg-type]
+        raise KeyError
+    assert graph.collected == [False, False]
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with capture_into(graph):  # type: ignore[arg-type]
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

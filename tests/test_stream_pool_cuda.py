@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import test_stream_samples
 import torch
 from test_captured_steps import come_and_go, talking
 
+from prnn._ops._capture import capture_into
 from prnn.transducer import Encoder, PhraseBias, StreamPool, Transducer
 
 pytestmark = [
@@ -151,3 +153,26 @@ def test_what_cannot_be_captured_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(RuntimeError):
             streams.step([slot], torch.randn(1, 8, 4, device="cuda"))
     come_and_go(model, StreamPool(model, 7, max_symbols=3))
+
+
+def test_a_graph_in_a_cycle_does_not_end_a_capture() -> None:
+    x, old, graph = torch.zeros(3, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    thresholds = gc.get_threshold()
+    try:
+        with torch.cuda.stream(stream):
+            with capture_into(old):
+                x.add_(1)
+            gc.set_threshold(0)  # no collection before the capture
+            cycle: list[Any] = [old]
+            cycle.append(cycle)
+            del old, cycle
+            with capture_into(graph):
+                gc.set_threshold(1)  # and one with almost each object during it
+                _ = [[] for _ in range(1000)]
+                x.add_(1)
+        graph.replay()
+        assert x.tolist() == [1, 1, 1]
+    finally:
+        gc.set_threshold(*thresholds)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from prnn._errors import NotSupportedError
+from prnn._ops._capture import capture_into
 
 __all__ = ["ALONE", "Turn", "choice_of", "choose", "is_benchmark", "measure", "replay_time"]
 
@@ -61,11 +62,8 @@ def replay_time(call: Callable[[], object], turn: Turn = ALONE) -> float:
             call()
             stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
+        with capture_into(graph):
             call()
-        finally:
-            graph.capture_end()
         times: list[float] = []
         with turn:
             graph.replay()

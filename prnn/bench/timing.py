@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 
+from prnn._ops._capture import capture_into
+
 Times = tuple[float, float]  # forward, train
 
 
@@ -30,11 +32,8 @@ def time_graph(run: Callable[[], object], repeats: int) -> float:
             run()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="relaxed")  # torch.cuda.graph() empties the allocator, and takes longer
-        try:
+        with capture_into(graph, errors="relaxed"):
             run()
-        finally:
-            graph.capture_end()
     graph.replay()
     return time_calls(graph.replay, repeats)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from prnn._ops._capture import capture_into
 from prnn._ops._precision import allows_tf32_rnn
 from prnn.transducer.step_result import Array, Columns, device_copy, host_copy
 
@@ -39,12 +40,8 @@ def captured(
     current, stream = torch.cuda.current_stream(device), _capture_stream(device)
     stream.wait_stream(current)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        graph.capture_begin(memory, capture_error_mode="thread_local")  # other threads may load batches meanwhile
-        try:
-            result = call()
-        finally:
-            graph.capture_end()
+    with torch.cuda.stream(stream), capture_into(graph, memory):
+        result = call()
     current.wait_stream(stream)
     return graph, result
 

@@ -30,7 +30,8 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   __device__ __forceinline__ void begin_utterance(Hypothesis* own, int n);
   template <class Begin>
   __device__ __forceinline__ void take_utterances(const Begin& begin);
-  __device__ __forceinline__ void write_hypothesis(const Hypothesis& h, int place) const;
+  __device__ __forceinline__ void write_results(const Results& h, int place) const;
+  __device__ __forceinline__ void write_stream(int stream, uint64_t hash, const Hypothesis& h) const;
   __device__ __forceinline__ void write_missing(int utterance, int pool, int count) const;
   __device__ __forceinline__ void end_utterance(Hypothesis* own, int place);
   __device__ __forceinline__ HistoryEntry* history_of(int place) const {

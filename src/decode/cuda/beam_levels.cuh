@@ -227,10 +227,6 @@ __device__ __forceinline__ void LevelBeamSearch<T, TILES>::give_slots(Levels& u,
     next.symbol = path->symbol;
     next.step = Step::kAdvance;
     if (p.bias.nodes > 0) next.node = p.bias.next[next.node * p.model.classes + next.symbol];
-    if (!is_recurrent()) {
-      for (int k = 0; k + 1 < p.model.context; ++k) next.context[k] = next.context[k + 1];
-      next.context[p.model.context - 1] = next.symbol;
-    }
     path->slot = slot;
     path->symbol = -1;
   }
@@ -241,7 +237,14 @@ __device__ __forceinline__ void LevelBeamSearch<T, TILES>::give_slots(Levels& u,
     if (((kept | given) >> lane & 1) == 0) own[lane].utterance = -1;
   }
   __syncwarp();
-  if (is_new) own[slot] = next;
+  if (is_new) {
+    own[slot] = next;
+    if (!is_recurrent()) {  // in shared memory: in registers no array is indexed at run time
+      int* const context = own[slot].context;
+      for (int k = 0; k + 1 < p.model.context; ++k) context[k] = context[k + 1];
+      context[p.model.context - 1] = next.symbol;
+    }
+  }
   __syncwarp();
 }
 
@@ -277,18 +280,9 @@ __device__ __forceinline__ void LevelBeamSearch<T, TILES>::end_utterance(Levels&
   if (writes(place)) {
     if (lane < u.level_count) {
       const Path& path = level_of(u)[lane];
-      Hypothesis h = own[path.slot];
-      h.utterance = u.utterance;
-      h.pool = u.pool;
-      h.rank = lane;
-      h.score = path.score;
-      h.hash = path.hash;
-      h.history = path.history;
-      h.count = path.count;
-      h.origin = path.origin;
-      h.ahead = path.ahead;
-      h.is_dead = u.is_dead;
-      this->write_hypothesis(h, place);
+      this->write_results({path.score, u.utterance, u.pool, lane, path.history, path.count, path.origin, path.ahead},
+                          place);
+      if (p.has_state && u.is_dead == 0) this->write_stream(u.pool + lane, path.hash, own[path.slot]);
     }
     this->write_missing(u.utterance, u.pool, u.level_count);
   }

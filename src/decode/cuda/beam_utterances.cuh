@@ -78,10 +78,10 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_ut
   }
 }
 
-// Writes the results of a hypothesis, and its state but for its layers.
+// Writes the results of a hypothesis, and of its state the score and the frames that it passes over.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_hypothesis(const Hypothesis& h,
-                                                                                          int place) const {
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_results(const Results& h,
+                                                                                       int place) const {
   const int64_t row = static_cast<int64_t>(h.utterance) * beam + h.rank;
   p.outputs.counts[row] = h.count;
   p.outputs.scores[row] = h.score;
@@ -98,8 +98,13 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_h
   const int stream = h.pool + h.rank;
   p.state.score[stream] = h.score;
   p.state.ahead[stream] = h.ahead;
-  if (h.is_dead != 0) return;
-  p.state.hash[stream] = h.hash;
+}
+
+// Writes the rest of a stream's state but for its layers.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_stream(int stream, uint64_t hash,
+                                                                                      const Hypothesis& h) const {
+  p.state.hash[stream] = hash;
   if (p.bias.nodes > 0) p.state.node[stream] = h.node;
   if (!is_recurrent()) {
     for (int i = 0; i < p.model.context; ++i) p.state.context[stream * p.model.context + i] = h.context[i];
@@ -128,7 +133,11 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::end_utt
   const Hypothesis& any = own[__ffs(static_cast<int>(present)) - 1];
   const int utterance = any.utterance, pool = any.pool;
   if (writes(place)) {
-    if (exists) write_hypothesis(own[lane], place);
+    if (exists) {
+      const Hypothesis& h = own[lane];
+      write_results({h.score, utterance, pool, h.rank, h.history, h.count, h.origin, 0}, place);
+      if (p.has_state && h.is_dead == 0) write_stream(pool + h.rank, h.hash, h);
+    }
     write_missing(utterance, pool, __popc(present));
   }
   __syncwarp();

@@ -24,7 +24,6 @@ struct Hypothesis : SlotState {
   int pair_symbol;
   unsigned pairs;  // whose partner it is
   int is_dead;     // it stands for the last ones, of which nothing has gone on
-  int ahead;       // of the frames that come next it passes over so many
   int waits;       // by levels: it is not scored in this round
   unsigned ranks;  // when it closes: of the hypotheses whose state it is
 
@@ -41,7 +40,7 @@ static_assert(sizeof(Hypothesis) <= kHypothesisBytes);
 struct Path {
   double score, largest;  // largest: while hypotheses are made one, the score of the most probable of them
   uint64_t hash;
-  int history, count, origin, ahead;  // as Hypothesis has them
+  int history, count, origin, ahead;  // as Results has them
   int slot;                           // of the utterance: its predictor's state; -1: dropped
   int symbol;                         // which that state is still to read; -1: none
   int rank;                           // 0: the most probable of those that wait
@@ -63,6 +62,13 @@ struct Levels {
   int order[kMostBeam];  // which of those that wait have the first ranks
 };
 static_assert(sizeof(Levels) <= kLevelsBytes && sizeof(Levels) % alignof(Path) == 0);
+
+// What is written of a hypothesis.
+struct Results {
+  double score;
+  int utterance, pool, rank, history, count, origin;
+  int ahead;  // of the frames that come next it passes over so many
+};
 
 // A way on from a hypothesis.
 struct Way {
