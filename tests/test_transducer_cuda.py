@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from prnn.transducer import PhraseBias, Transducer, TransducerConfig
+from prnn.transducer import PhraseBias, RecurrentPredictor, Transducer, TransducerConfig
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.xdist_group("gpu"),
 ]
+
+
+class OwnPredictor(RecurrentPredictor):
+    """A class that libprnn does not know."""
 
 
 def make(**options) -> Transducer:
@@ -54,18 +58,24 @@ def test_loss_and_gradients_equal_the_cpus(options: dict, on_host: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("predictor", "loss", "mode"),
+    ("predictor", "loss", "mode", "known"),
     [
-        *((predictor, "full", "modified") for predictor in ("lstm", "gru", "stateless")),
-        # For which libprnn has no search on a GPU: step by step there.
-        ("lstm", "full", "standard"),
-        ("lstm", "tdt", "modified"),
-        ("stateless", "tdt", "standard"),
+        *((predictor, "full", "modified", True) for predictor in ("lstm", "gru", "stateless")),
+        ("lstm", "full", "standard", True),
+        ("lstm", "tdt", "modified", True),
+        ("gru", "tdt", "standard", True),
+        ("stateless", "tdt", "standard", True),
+        # A class that libprnn does not know: step by step.
+        ("lstm", "full", "modified", False),
+        ("lstm", "full", "standard", False),
+        ("lstm", "tdt", "standard", False),
     ],
 )
-def test_beam_search_equals_the_cpus(predictor: str, loss: str, mode: str) -> None:
+def test_beam_search_equals_the_cpus(predictor: str, loss: str, mode: str, known: bool) -> None:
     """Whole and as streams."""
     model = make(predictor=predictor, loss=loss)
+    if not known:
+        model.predictor.__class__ = OwnPredictor
     features, lengths, _, _ = batch([37, 20, 31], [1, 1, 1])
     for bias in (None, PhraseBias([[1, 2], [3, 3]], 2.0, 11)):
         options = {"beam": 5, "mode": mode, "nbest": 5, "bias": bias}

@@ -8,7 +8,7 @@ from torch import Tensor
 from prnn._errors import NotSupportedError
 from prnn._ops.transducer_search import BeamFound, beam_search
 from prnn.transducer.hypothesis import Decoder, Hypotheses, map_tensors, pick, reserve
-from prnn.transducer.resident import Resident, projected_predictor, resident
+from prnn.transducer.resident import projected_predictor, resident
 
 _NODE = 5  # of the members of prnnTransducerBeamState_t
 _HASH_FACTOR = 0x9E3779B97F4A7C15 - 2**64  # as int64
@@ -19,7 +19,7 @@ def whole_by_library(
 ) -> Hypotheses | None:
     """The library's beam search of whole utterances, or None where it has none. Its arguments are those of
     `beam_by_library`; the hypotheses, N x `beam`, have no predictor's states but the bias's node."""
-    known = _known(decoder, modified, encoder_out, trusts_versions=False)
+    known = resident(decoder, trusts_versions=False)
     if known is None:
         return None
     state = None
@@ -67,7 +67,7 @@ def beam_by_library(
     Returns:
         N x K hypotheses, whose projections are to be made by `with_projections` where they are needed.
     """
-    known = _known(decoder, modified, encoder_out, trusts_versions)
+    known = resident(decoder, trusts_versions)
     if known is None:
         return None
     state = known.library_state(hypotheses.predictor, hypotheses.ahead, hypotheses.scores)
@@ -91,12 +91,6 @@ def beam_by_library(
     return extended._replace(
         scores=found.scores, ahead=ahead, predictor=predictor, projection=hypotheses.projection[..., :0]
     )
-
-
-def _known(decoder: Decoder, modified: bool, encoder_out: Tensor, trusts_versions: bool) -> Resident | None:
-    if encoder_out.is_cuda and (not modified or decoder.durations):
-        return None
-    return resident(decoder, trusts_versions)
 
 
 def with_projections(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:
