@@ -1,5 +1,6 @@
 """The build itself, on a small tree of sources with prnn's own SConstruct, and what it made of prnn."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -396,15 +397,36 @@ def test_every_engine_compiles_for(archs: list[str], tmp_path: pathlib.Path) -> 
         sources += [path for path in (ROOT / "src/rnnt").rglob("*.cu") if "PRNN_HAS_" in path.read_text()]
         assert len(sources) > 1
     codes = ",".join(f"sm_{arch}" for arch in archs)
+    options = ["-fatbin", f"-gencode=arch=compute_{archs[0]},code=[{codes}]", "-std=c++17", "-O3"]
+    options += ["--expt-relaxed-constexpr", "-Xptxas=-v"]
     for source in sources:
-        command = [NVCC, "-fatbin", f"-gencode=arch=compute_{archs[0]},code=[{codes}]", "-std=c++17", "-O3"]
-        command += ["--expt-relaxed-constexpr", "-Xptxas=-v", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
-        command += ["-o", tmp_path / "code", source]
-        done = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert done.returncode == 0, done.stdout
-        assert all(f"for 'sm_{arch}'" in done.stdout for arch in archs)
-        spills = [int(number) for number in re.findall(r"(\d+) bytes spill stores", done.stdout)]
-        assert max(spills) <= UNTUNED, done.stdout
+        said = said_by_nvcc(options, source, tmp_path)
+        assert all(f"for 'sm_{arch}'" in said for arch in archs)
+        spills = [int(number) for number in re.findall(r"(\d+) bytes spill stores", said)]
+        assert max(spills) <= UNTUNED, said
+
+
+def said_by_nvcc(options: list[str], source: pathlib.Path, folder: pathlib.Path) -> str:
+    """What it says of a source that it compiles. It is kept until a source, a header or the compiler changes:
+    the tests of all architectures take a minute."""
+    version = subprocess.run([str(NVCC), "--version"], capture_output=True, check=True).stdout
+    files = [path for folder in ("src", "include") for path in sorted((ROOT / folder).rglob("*.*"))]
+    read = [source, *(path for path in files if path.suffix in (".h", ".cuh", ".cu"))]
+    contents = [version, *map(str.encode, options), *(path.read_bytes() for path in read)]
+    name = hashlib.sha256(b"\0".join(contents)).hexdigest()
+    kept = ROOT / os.environ.get("PRNN_CACHE", "build/cache") / "said_by_nvcc" / f"{name}.txt"
+    if kept.exists():
+        os.utime(kept)  # .ci/run removes what was not used for long
+        return kept.read_text()
+    includes = [f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
+    command = [str(NVCC), *options, *includes, "-o", str(folder / "code"), str(source)]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(done.stdout)
+    partial.rename(kept)
+    return done.stdout
 
 
 def test_no_architecture_is_left_out() -> None:

@@ -26,7 +26,7 @@ CALL = [
     *("_ops/_autocast.py", "_ops/_dropout.py", "_ops/_flops.py", "_ops/_handles.py", "_ops/_measured.py"),
     *("_ops/_precision.py", "_ops/_torch_private.py", "_ops/_twin.py", "_ops/_vmap.py"),
 ]
-MOST_LINES = 6050
+MOST_LINES = 6053
 
 
 def test_lines_of_a_call() -> None:
