@@ -3,7 +3,6 @@ beam search on the CPU does."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import pathlib
 from typing import Any
@@ -169,7 +168,7 @@ BY_LEVELS: list[tuple[dict[str, Any], int | None]] = [
 @pytest.mark.parametrize(
     ("beam", "options", "max_symbols"),
     first_of_each(
-        lambda beam, options, max_symbols: (beam, len(options.get("durations", ()))) if beam == 4 else beam,
+        lambda beam, options, max_symbols: len(options.get("durations", ())) if beam == 4 else str(beam > 4),
         [(beam, *model) for beam in (4, 1, 7, 16) for model in BY_LEVELS],
     ),
     ids=str,
@@ -235,7 +234,7 @@ def test_equal_scores_by_levels(program: pathlib.Path) -> None:
 
 
 def test_scores_by_levels_that_are_no_numbers(program: pathlib.Path) -> None:
-    for value, durations in itertools.product((math.nan, math.inf, -math.inf), ((), (0, 1, 3))):
+    for value, durations in ((math.nan, (0, 1, 3)), (math.inf, ()), (-math.inf, (0, 1, 3))):
         case = make_case(activation="relu", durations=durations)
         frames = case.frames(3, 7)
         frames[0, 4] = frames[2, 0] = value

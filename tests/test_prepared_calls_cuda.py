@@ -59,8 +59,9 @@ def test_lstms_on_the_input_of_their_gates(normalize: int, hidden: int, batch: i
     assert (case.info.forwardEngine, case.info.backwardEngine) == (engine, engine)
     case.data["lengths"] = torch.arange(9, 9 - batch, -1, dtype=torch.int32, device="cuda")
     arrays = [None if (a := case.data.get(name)) is None else a.clone() for name in INPUTS]
-    for name, array in zip(INPUTS[:8], arrays, strict=False):
-        assert array is None or array.requires_grad_(), name
+    for array in arrays[:8]:
+        if array is not None:
+            array.requires_grad_()
     y, cy, _ = call_layer_norm_lstm(*arrays, normalize, True, 1e-5, 0.0, True)
     torch.autograd.backward([y, cy], [case.data["dy"], case.data["dcy"]])
     torch.cuda.synchronize()

@@ -119,8 +119,8 @@ class Builder:
         if program in ("run_layer", "run_stack"):
             ratios = self.folder / "measured_ratios.cc"
             ratios.write_text(ratio_tables.ratios_text())
-            plan = [ROOT / "src/core/gpu_table.cc", ROOT / "src/rnn/problem.cc", ratios]
-            plan += sorted((ROOT / "src/rnn/plan").glob("*.cc"))
+            names = ("core/gpu_table.cc", "core/status.cc", "rnn/problem.cc")
+            plan = [*(ROOT / "src" / name for name in names), ratios, *sorted((ROOT / "src/rnn/plan").glob("*.cc"))]
             objects += [self._compile_once(source, "-O0") for source in plan]
         if program in ("run_decode", "run_beam"):
             objects.append(self._compile_once(ROOT / "src/decode/cuda/search_plan.cc", "-O0"))
