@@ -1,5 +1,4 @@
-/* prnn: types shared by the recurrent layers (persistent_rnn.h, prnn_layer_norm_lstm.h) and the losses
- * (prnn_losses.h).
+/* prnn: types shared by the recurrent layers (persistent_rnn.h) and the losses (prnn_losses.h).
  *
  * Status codes, the library handle, and the tensor, filter and dropout descriptors. Names, values and parameter order
  * follow cuDNN v5 with `prnn` for `cudnn`.

@@ -23,10 +23,17 @@ CALL = [
     *("explain.py", "convert.py"),
     *("_ops/rnn.py", "_ops/_call.py", "_ops/_layer.py", "_ops/_rnn_function.py", "_ops/_operator.py"),
     *("_ops/layer_norm_lstm.py", "_ops/layer_norm_lstm_input.py", "_ops/_segments.py", "_ops/_sequences.py"),
-    *("_ops/_autocast.py", "_ops/_dropout.py", "_ops/_flops.py", "_ops/_handles.py", "_ops/_measured.py"),
+    *(
+        "_ops/_autocast.py",
+        "_ops/_capture.py",
+        "_ops/_dropout.py",
+        "_ops/_flops.py",
+        "_ops/_handles.py",
+        "_ops/_measured.py",
+    ),
     *("_ops/_precision.py", "_ops/_torch_private.py", "_ops/_twin.py", "_ops/_vmap.py"),
 ]
-MOST_LINES = 6053
+MOST_LINES = 6094
 
 
 def test_lines_of_a_call() -> None:
