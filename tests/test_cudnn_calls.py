@@ -18,6 +18,7 @@ SOURCES = [
         "src/core/last_error.cc",
         "src/core/status.cc",
         "src/rnn/layout.cc",
+        "src/rnn/problem.cc",
         "tests/c/cudnn_calls.cc",
     ),
 ]

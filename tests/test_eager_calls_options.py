@@ -216,9 +216,9 @@ def test_copies_and_pickles_of_a_layer_norm_lstm_have_no_calls() -> None:
 def test_few_calls_of_functions_of_a_layer_norm_lstm(normalize: str) -> None:
     x, lengths = torch.randn(4, 3, 6), torch.tensor([4, 2, 1])
     for options, given, most in (
-        ({}, {}, 36),
-        ({"num_layers": 2}, {}, 60),
-        ({"zoneout": 0.1, "recurrent_dropout": 0.1}, {"lengths": lengths}, 40),
+        ({}, {}, 39),
+        ({"num_layers": 2}, {}, 66),
+        ({"zoneout": 0.1, "recurrent_dropout": 0.1}, {"lengths": lengths}, 43),
     ):
         module = layer_norm(normalize=normalize, **options)
         for _ in range(2):

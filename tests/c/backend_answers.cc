@@ -9,6 +9,7 @@
 #include "cudnn_standin/decision.h"
 #include "cudnn_standin/device.h"
 #include "rnn/cuda/backend.h"
+#include "rnn/cuda/layer_norm/backend.h"
 
 namespace prnn {
 namespace {
@@ -31,6 +32,9 @@ size_t ResidentBackend::reserve_size(prnnHandle_t, const RnnProblem&, bool) cons
 void ResidentBackend::forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const {}
 void ResidentBackend::backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const {}
 void ResidentBackend::backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const {}
+
+// Of the layers whose input are gates, which are not asked about.
+std::shared_ptr<const ResidentBackend> make_layer_norm_backend(RnnPlan) { return nullptr; }
 
 const GpuRow& cuda_gpu_row(const prnnContext& context) { return cuda_state(context).row; }
 

@@ -74,7 +74,9 @@ def starve_layer_norm(client: Layer) -> None:
     for tensor in client.outputs():
         poison(tensor)
     for name in ("Forward", "Backward"):
-        poison(client.workspace)
+        workspace = client.data["workspace"]
+        assert workspace is not None
+        poison(workspace)
         starve(client, RUNS[name], client.arguments(name), client.outputs())
 
 

@@ -3,10 +3,8 @@
 #include <array>
 #include <memory>
 
-#include "core/cuda/cublas.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/layer_norm/backend.h"
-#include "rnn/gates_input.h"
 #include "rnn/plan/canonical.h"
 
 namespace prnn {
@@ -38,13 +36,6 @@ std::shared_ptr<const ResidentBackend> resident_backend(prnnContext& context, co
   cache.entries[cache.oldest] = {std::move(key), made};
   cache.oldest = (cache.oldest + 1) % cache.entries.size();
   return made;
-}
-
-void multiply_gates_cuda(prnnContext& context, prnnDataType_t type, bool tf32, const GatesProduct& p) {
-  check_earlier_calls(context);
-  run_gemm(context, p.m, p.n, p.k, 1, {p.a, type, p.a_stride(), p.a_transposed},
-           {p.b, type, p.b_stride(), p.b_transposed}, 0, p.c, type, p.n,
-           tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32);
 }
 
 }  // namespace prnn

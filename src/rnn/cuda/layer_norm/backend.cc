@@ -15,6 +15,7 @@
 #include "rnn/cuda/layer_norm/cluster.h"
 #include "rnn/cuda/layer_norm/grid.h"
 #include "rnn/cuda/layer_norm/steps.h"
+#include "rnn/gates_input.h"
 
 namespace prnn {
 namespace {
@@ -302,6 +303,13 @@ class LayerNormBackend final : public ResidentBackend {
 
 std::shared_ptr<const ResidentBackend> make_layer_norm_backend(RnnPlan plan) {
   return std::make_shared<const LayerNormBackend>(std::move(plan));
+}
+
+void multiply_gates_cuda(prnnContext& context, prnnDataType_t type, bool tf32, const GatesProduct& p) {
+  check_earlier_calls(context);
+  run_gemm(context, p.m, p.n, p.k, 1, {p.a, type, p.a_stride(), p.a_transposed},
+           {p.b, type, p.b_stride(), p.b_transposed}, 0, p.c, type, p.n,
+           tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32);
 }
 
 }  // namespace prnn
