@@ -6,8 +6,8 @@ import shutil
 import subprocess
 
 ARCHITECTURES = ["75", "80", "86", "89", "90a", "100", "120"]
-# What has no code for 7.5, on which layers run on cuDNN: resident kernels and the transducer search.
-_FROM_80 = ("/generated/", "src/rnn/cuda/step/", "src/layer_norm_lstm/", "src/decode/")
+# Folders without code for 7.5, on which layers run on cuDNN: resident kernels and the transducer search.
+_FROM_80 = ("/generated/", "src/rnn/cuda/step/", "src/rnn/cuda/layer_norm/", "src/decode/")
 # The architecture to build for on a machine without a GPU: every kernel exists for it.
 _WITHOUT_GPU = "90a"
 

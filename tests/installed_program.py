@@ -1,4 +1,4 @@
-"""What an installed prnn must do, away from the checkout: README's program, layers, losses and searches on the CPU.
+"""Tries an installed prnn away from the checkout: README's program, layers, losses and searches on the CPU.
 
 python installed_program.py README.md
 """

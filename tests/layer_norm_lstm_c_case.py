@@ -40,7 +40,7 @@ def fill_args(args: ctypes.Structure, data: dict[str, Any], normalizes: bool, ex
 
 
 def shapes_of(steps: int, batch: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    """Of all arrays but masks, lengths and spaces."""
+    """Shapes of all arrays but masks, lengths and spaces."""
     shapes: dict[str, tuple[int, ...]] = {
         "x": (steps, batch, 4 * hidden),
         "hx": (batch, hidden),

@@ -262,6 +262,8 @@ def test_resident_kernels_have_no_code_for_7_5() -> None:
     assert codes(["75", "90a"], "src/ctc/cuda/ctc_recursion.cu") == ["sm_75", "sm_90a", "compute_75"]
     assert codes(["75", "90a"], instance) == codes(["90a"], instance) == ["sm_90a"]
     assert codes(["75"], instance) == codes(["75"], "src/decode/cuda/search_float.cu") == ["sm_80", "compute_80"]
+    for folder in nvcc_arch._FROM_80[1:]:  # the first one is of the build
+        assert list((ROOT / folder).rglob("*.cu")), folder
 
 
 def test_cuda_without_nvcc_is_refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +409,7 @@ def test_every_engine_compiles_for(archs: list[str], tmp_path: pathlib.Path) -> 
 
 
 def said_by_nvcc(options: list[str], source: pathlib.Path, folder: pathlib.Path) -> str:
-    """What it says of a source that it compiles. It is kept until a source, a header or the compiler changes:
+    """nvcc's messages while it compiles a source. They are kept until a source, a header or the compiler changes:
     the tests of all architectures take a minute."""
     version = subprocess.run([str(NVCC), "--version"], capture_output=True, check=True).stdout
     files = [path for folder in ("src", "include") for path in sorted((ROOT / folder).rglob("*.*"))]

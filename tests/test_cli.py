@@ -518,7 +518,7 @@ def test_bench_writes_json(tmp_path: Path, arguments: str, rows: int | None) -> 
 
 
 def test_bench_prints_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows that are written one after the other, all once, and nothing else."""
+    """Standard output has the rows, each once, and nothing else."""
     monkeypatch.setattr(sys, "argv", ["prnn"])
     threads = ["--threads", str(torch.get_num_threads())]
     options = "--steps 2 --seconds 0.01 --cells LSTM --hidden 8 --batch 1 2 --what inference --json -"

@@ -347,7 +347,7 @@ def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.dev
 
 
 def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """What make() returned when the calling thread first asked for the key, which is no Layer's."""
+    """Returns what make() gave when the calling thread first asked for the key, which is no Layer's."""
     found = _local.layers.get(key)
     if found is None:
         _make_room(_local.layers)

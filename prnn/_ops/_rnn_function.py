@@ -81,7 +81,7 @@ class EagerCall(NamedTuple):
     casts: Casts | None  # under autocast
 
     def gradients(self, ctx: Any, gradients: Any, needs: Sequence[bool]) -> list[Tensor | None]:
-        """Those of input, hx, cx and the weights."""
+        """Returns the gradients of input, hx, cx and the weights."""
         undisturbed = is_undisturbed()
         # With a graph of the gradients (create_graph=True) the operator refuses.
         is_direct = undisturbed and not torch.is_grad_enabled()

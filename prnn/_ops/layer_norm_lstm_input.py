@@ -22,7 +22,7 @@ __all__ = ["input_products"]
 
 
 def _library_layer(x: Tensor) -> _C.LayerNormLstm:
-    """Of which the library looks at H, the type and the precision alone."""
+    """Returns a layer for the products of x, of which the library looks at H, the type and the precision alone."""
     key = layer_key(x[:1, :1], None, None, NORMALIZE["none"], False, 0.0, 0.0)
     return remembered(key, lambda: _C.LayerNormLstm(*key))
 

@@ -33,7 +33,7 @@ void ResidentBackend::forward(prnnHandle_t, const RnnProblem&, const RnnForwardA
 void ResidentBackend::backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const {}
 void ResidentBackend::backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const {}
 
-// Of the layers whose input are gates, which are not asked about.
+// Layers whose input are gates are not asked about.
 std::shared_ptr<const ResidentBackend> make_layer_norm_backend(RnnPlan) { return nullptr; }
 
 const GpuRow& cuda_gpu_row(const prnnContext& context) { return cuda_state(context).row; }
