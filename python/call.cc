@@ -131,7 +131,7 @@ class Call {
   }
 
  private:
-  // What both runs read.
+  // Arrays that both runs read.
   struct Given {
     Given(const Call& call, const Arrays& arrays)
         : a(arrays),

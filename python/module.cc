@@ -10,6 +10,7 @@ namespace py = pybind11;
 namespace prnn_python {
 void bind_errors(py::module_& module);
 void bind_types(py::module_& module);
+void bind_sequences(py::module_& module);
 void bind_persistent_rnn(py::module_& module);
 void bind_losses(py::module_& module);
 void bind_call(py::module_& module);
@@ -23,6 +24,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("BUILT_FOR") = PRNN_BUILT_FOR;  // which the build defines
   prnn_python::bind_errors(m);
   prnn_python::bind_types(m);
+  prnn_python::bind_sequences(m);
   prnn_python::bind_persistent_rnn(m);
   prnn_python::bind_losses(m);
   prnn_python::bind_call(m);
