@@ -10,11 +10,11 @@ namespace prnn::decode_cuda {
 
 enum Barrier { kRounds, kTold, kHelped, kAmongHelpers };  // by number
 
-// Of the threads of the rounds.
+// A barrier of the threads of the rounds.
 __device__ __forceinline__ void sync_threads() {
   asm volatile("bar.sync %0,%1;" ::"r"(static_cast<int>(kRounds)), "n"(kThreads) : "memory");
 }
-// Whether it is true of one of them.
+// Returns, behind such a barrier, whether value is true in one of them.
 __device__ __forceinline__ bool sync_threads_or(bool value) {
   uint32_t any;
   asm volatile("{.reg .pred p,q; setp.ne.u32 p,%1,0; bar.red.or.pred q,%2,%3,p; selp.u32 %0,1,0,q;}"
@@ -24,7 +24,7 @@ __device__ __forceinline__ bool sync_threads_or(bool value) {
   return any != 0;
 }
 
-// Of the helpers.
+// A barrier of the helpers.
 __device__ __forceinline__ void sync_helpers() {
   asm volatile("bar.sync %0,%1;" ::"r"(static_cast<int>(kAmongHelpers)), "n"(kHelperThreads) : "memory");
 }

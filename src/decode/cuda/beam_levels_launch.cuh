@@ -17,7 +17,7 @@ cudaError_t launch_levels(const BeamParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-// As many column tiles as slot tiles.
+// A search by levels has as many column tiles as slot tiles.
 template <class T>
 cudaError_t run_level_beam_search(const BeamParams& params, int slot_tiles, cudaStream_t stream) {
   switch (slot_tiles) {

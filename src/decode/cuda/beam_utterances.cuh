@@ -111,7 +111,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_s
   }
 }
 
-// Of K hypotheses those behind the first `count`: there are none.
+// Writes that an utterance has no hypotheses behind its first `count`.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::write_missing(int utterance, int pool,
                                                                                        int count) const {

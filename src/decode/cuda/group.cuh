@@ -38,7 +38,7 @@ struct Group {
   uint32_t round = 0;
   bool timed_out = false;
   typename SLOT::Windows windows;  // of the round
-  // Of the next product, where kLoadsAhead. More k-tiles leave too few registers.
+  // Weights of the next product, where kLoadsAhead. More k-tiles leave too few registers.
   PassWeights<sizeof(T) == sizeof(float) && COLUMN_TILES == 3 ? 2 : 3> ahead;
 
   __device__ __forceinline__ Group(const PARAMS& params, char* shared)

@@ -5,7 +5,7 @@
 
 namespace prnn::decode_cuda {
 
-// As many bits.
+// A mask of the lowest `count` bits.
 __device__ __forceinline__ unsigned all_of(int count) { return 0xFFFFFFFFu >> (32 - count); }
 
 // A hypothesis of an utterance. The K slots of an utterance lie one after the other; those without a hypothesis have no
@@ -63,7 +63,7 @@ struct Levels {
 };
 static_assert(sizeof(Levels) <= kLevelsBytes && sizeof(Levels) % alignof(Path) == 0);
 
-// What is written of a hypothesis.
+// Results of a hypothesis, as they are written.
 struct Results {
   double score;
   int utterance, pool, rank, history, count, origin;

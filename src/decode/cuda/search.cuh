@@ -14,7 +14,7 @@ struct Walk {
   int frame, in_frame, symbol;
 };
 
-// What helpers are told in shared memory.
+// Work for the helpers, which they are told in shared memory.
 struct Job {
   int goes_on, multiplies;  // multiplies: there are new recurrent products
 };

@@ -129,9 +129,9 @@ struct BatchPlan {
   int list_parts() const { return (beam + 1) / 2; }
   // The number of parts that a piece of the output layer or all of them publish of a column.
   int parts_of_list() const { return list_parts() + 1; }
-  // The same with the logits of durations, of all pieces together.
+  // Parts of a list with the logits of durations, of all pieces together.
   int list_room() const { return parts_of_list() + duration_parts; }
-  // Bytes of what an utterance has by levels.
+  // Bytes of an utterance's lists, by levels.
   int64_t levels_bytes() const { return waiting > 0 ? kLevelsBytes + (2 * beam + waiting) * kPathBytes : 0; }
   // Columns whose lists a block puts together.
   int own_columns() const { return (columns() + blocks - 1) / blocks; }
