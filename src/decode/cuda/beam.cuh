@@ -27,6 +27,7 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   // ---- utterances: beam_utterances.cuh ----
 
   __device__ __forceinline__ int rank_of(double score) const;
+  __device__ __forceinline__ Beginning begin_hypotheses(Hypothesis* own, int n) const;
   __device__ __forceinline__ void begin_utterance(Hypothesis* own, int n);
   template <class Begin>
   __device__ __forceinline__ void take_utterances(const Begin& begin);
