@@ -286,14 +286,15 @@ class ModuleCalls:
             eager = EagerCall(call, sequences, places, casts)
             output, hy, cy, cells = apply(input, hx, cx, (eager, options), *weights)
         else:
-            data, packed = (input, hx, cx), None
+            data = (input, hx, cx)
+            packed: Any = None
             if casts is not None:
                 data, packed = cast_call(casts, data, weights, places)
             if packed is None:
                 packed = weights[0] if places is not None else pack_weights(weights, call.stack, data[0])
             output, hy, cy, _, cells = call.forward(sequences, data, packed, options)
             if casts is not None:
-                output, hy, cy, cells = casts.results(output, hy, cy, cells)
+                output, hy, cy, cells = casts.results(output, hy, cy, cells)  # type: ignore[arg-type]
         if cy is None or cells is None:
             cy, cells = self.nothing if cy is None else cy, self.nothing if cells is None else cells
             hy = self.nothing if hy is None else hy

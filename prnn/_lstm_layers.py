@@ -179,35 +179,41 @@ def _run_layer(
     """One layer and direction, counted together by `index`: y (T, N, H) and the last c, (1, N, H). hx, masks: those of
     all. A head is a recurrence of its own."""
     hidden, heads, directions = module.hidden_size, module.heads, 2 if module.bidirectional else 1
-    own = slice(index, index + 1)
-    zoneout, recurrent_mask = masks
+    own, (h, c), (zoneout, recurrent_mask) = slice(index, index + 1), hx, masks
     arrays = [
-        *(None if state is None else state[own] for state in hx),
+        None if h is None else h[own],
+        None if c is None else c[own],
         None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype),
         None if recurrent_mask is None else recurrent_mask[own].to(input.dtype),
     ]
+    norm: Sequence[Tensor] = ()
     if module.normalize != "none":
         count = len(weights) // (module.num_layers * directions)
         weight_ih, weight_hh, *norm = weights[index * count : (index + 1) * count]
         x = input_products(input, weight_ih)
         if module.normalize == "products":
             x = functional.layer_norm(x, (x.size(-1),), norm[0], eps=module.eps)
-        of_heads: Sequence[Sequence[Tensor]] = [[weight_hh, *norm[-4:]]]
+        norm = norm[-4:]
+        of_heads = [[weight_hh, *norm]]
     else:
         matrices = 2 * module.num_layers * directions  # before as many biases
         weight_ih, weight_hh = weights[2 * index : 2 * index + 2]
         biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()
         x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
         of_heads = [[weight_hh]] if heads == 1 else [[recurrent] for recurrent in weight_hh.unbind()]
-    config = _config_of(module, index % directions == 1)
-    results = []
-    for head in range(heads):
-        given = [a if a is None or heads == 1 else a.chunk(heads, -1)[head] for a in (x, *arrays)]
-        results.append(_run_recurrence(*given, lengths, of_heads[head], config, run))
-    if heads == 1:
-        return results[0]
-    y, cy = zip(*results, strict=True)
-    return torch.cat(y, -1), torch.cat(cy, -1)
+    config, ys, cys = _config_of(module, index % directions == 1), [], []
+    trains = False
+    for tensor in (x, *arrays[:2], weight_hh, *norm):
+        trains = trains or (tensor is not None and tensor.requires_grad)
+    trains = trains and torch.is_grad_enabled()
+    layout = (None, None, None, None, trains, False)
+    parts = [[a] * heads if a is None or heads == 1 else a.chunk(heads, -1) for a in (x, *arrays)]
+    for own_weights, own_x, h, c, own_zoneout, own_mask in zip(of_heads, *parts, strict=True):
+        options = (None, own_zoneout, own_mask, None, lengths)
+        y, _, cy, _ = run(own_x, h, c, own_weights, layout, options, config)
+        ys.append(y)
+        cys.append(cy)
+    return (ys[0], cys[0]) if heads == 1 else (torch.cat(ys, -1), torch.cat(cys, -1))
 
 
 def _config_of(module: Any, reverse: bool) -> Config:
@@ -222,26 +228,6 @@ def _config_of(module: Any, reverse: bool) -> Config:
         normalize=NORMALIZE[module.normalize],
         epsilon=0.0 if module.normalize == "none" else module.eps,
     )
-
-
-def _run_recurrence(
-    x: Tensor,
-    h: Tensor | None,
-    c: Tensor | None,
-    zoneout: Tensor | None,
-    recurrent_mask: Tensor | None,
-    lengths: Tensor | None,
-    weights: Sequence[Tensor],
-    config: Config,
-    run: Run,
-) -> tuple[Tensor, Tensor]:
-    """y and the last c of x (T, N, 4 H), the products of the input with what is added to them. weights: as the operator
-    takes them."""
-    given = (x, h, c, *weights)
-    trains = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
-    layout = (None, None, None, None, trains, False)
-    y, _, cy, _ = run(x, h, c, weights, layout, (None, zoneout, recurrent_mask, None, lengths), config)
-    return y, cy
 
 
 def _run_with_resets(

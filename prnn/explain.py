@@ -118,7 +118,7 @@ def explain(
 def _is_plain(layer: nn.LSTM, found: LayerExplanation, batch: int) -> bool:
     """Whether an LSTM with masks runs on the kernels of LSTMs without, which _explain_layer() has found."""
     is_faster = are_kernels_faster(layer.hidden_size, batch, found.dtype, layer.training)
-    return found.device == "CPU" or (found.supported and (is_faster or layer.heads > 1))
+    return found.forward == "cpu" or (found.supported and (is_faster or layer.heads > 1))
 
 
 def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor) -> list[int] | None:
@@ -218,8 +218,9 @@ def _explain_layer(
     masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer) and not takes_gates
     if takes_gates:
         units, dropout, sizes = layer.hidden_size // heads, 0.0, sizes[:1]
-        normalize = {"normalize": NORMALIZE[getattr(layer, "normalize", "none")], "epsilon": 1e-5}
-        rnn = _C.Rnn(_C.LSTM, DTYPES[computed], units, 1, 4 * units, False, gates_input=True, **normalize)
+        kind = NORMALIZE[getattr(layer, "normalize", "none")]
+        shape = (units, 1, 4 * units, False)
+        rnn = _C.Rnn(_C.LSTM, DTYPES[computed], *shape, gates_input=True, normalize=kind, epsilon=1e-5)
     else:
         rnn = _C.Rnn(MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, heads)
     if is_cuda:

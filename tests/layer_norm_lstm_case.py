@@ -93,7 +93,7 @@ def operator_arguments(*given: Any, train: bool = False) -> tuple[Any, ...]:
 
 
 def check_operator(*given: Any) -> None:
-    """By opcheck, which compares the reserve space whole: memory that nobody has written to is the same in every run."""
+    """By opcheck, which compares reserve spaces whole: memory that nobody has written to is the same in all runs."""
     torch.use_deterministic_algorithms(True)
     try:
         torch.library.opcheck(rnn, operator_arguments(*given, train=True))

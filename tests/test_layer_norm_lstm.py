@@ -460,7 +460,8 @@ def test_explain() -> None:
     assert steps.forward == "steps"
     assert "two launches a timestep: see docs/layer_norm_lstm.md" in steps.notes
     (cpu,) = prnn.explain(model[0], 4).layers
-    assert (cpu.forward, cpu.device) == ("cpu", "CPU")
+    assert cpu.forward == "cpu"
+    assert cpu.device.startswith("CPU")
     (half,) = prnn.explain(model[0], 4, dtype=torch.float16).layers
     assert (half.forward, half.dtype, half.notes) == ("cpu", torch.float16, ("computed in float32",))
 

@@ -194,10 +194,10 @@ def test_operator_refuses_arrays_that_do_not_fit(index: int) -> None:
     array = arrays[index]
     if index < 8:  # masks may have any type
         arrays[index] = array.half()
-        with pytest.raises(ValueError, match=r"\w has dtype torch.float16.*, but input has torch.float32"):
+        with pytest.raises(ValueError, match=r"has dtype torch.float16"):
             call_layer(*arrays, *case.numbers())
     arrays[index] = array[:1]
-    with pytest.raises(ValueError, match=r"\w has shape \(1.*\); it must be \("):
+    with pytest.raises(ValueError, match=r"has shape \(1.*\); it must be \("):
         call_layer(*arrays, *case.numbers())
 
 

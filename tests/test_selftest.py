@@ -214,7 +214,7 @@ def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(_twin, "_told", set())
     monkeypatch.setattr(_twin, "_agreed", set())
     monkeypatch.setattr(_layer._measured, "_choices", {})
-    monkeypatch.setattr(Layer, "is_served_by_cudnn", lambda self: self.config.heads == 1)
+    monkeypatch.setattr(Layer, "is_served_by_cudnn", lambda self: self.config.heads == 1 and not self.takes_gates)
     monkeypatch.setattr(_layer, "_local", _layer._ThreadState())
     made = Layer.__init__
 

@@ -25,8 +25,9 @@ Data = tuple[Tensor, Tensor | None, Tensor | None]  # input, hx and cx
 # seed of dropout, which counts the calls; and lengths on the device, of an LSTM that takes gates.
 Options = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 NO_OPTIONS: Options = (None, None, None, None, None)
-# A tensor at whose address the packed weights begin; of an LSTM that takes gates each of them, contiguous.
+# A tensor at whose address the packed weights begin; of an LSTM that takes gates each of them.
 Weights = Tensor | Sequence[Tensor]
+_NO_NORM = [None] * 4  # gains and biases of a layer without normalisation
 # Output, hy (None of an LSTM that takes gates), cy, an LSTM's, the reserve space of a call that trains, and cells,
 # where they are returned.
 Results = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
@@ -65,7 +66,7 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Weig
     return torch.cat([weight.reshape(-1) for weight in weights])
 
 
-def _checked_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> list[Tensor]:
+def _checked_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Sequence[Tensor]:
     """Of an LSTM that takes gates. Parameters may have been replaced, or converted one by one."""
     shapes, dtype, place = stack.gates_shapes, input.dtype, input.get_device()
     if len(weights) != len(shapes):
@@ -76,7 +77,7 @@ def _checked_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> 
         if weight.dtype is not dtype or weight.get_device() != place:
             found = f"weights[{index}] has dtype {weight.dtype} on {weight.device}"
             raise ValueError(f"{found}, but input has {dtype} on {input.device}")
-    return [weight.contiguous() for weight in weights]
+    return weights
 
 
 def _addresses(options: Options, data: Data) -> tuple[tuple[int, int, int, bool, bool], list[Tensor]]:
@@ -94,17 +95,20 @@ def _addresses(options: Options, data: Data) -> tuple[tuple[int, int, int, bool,
     return (addresses[0], addresses[1], addresses[2], hx_at_reset, cx_at_reset), kept
 
 
-def _gates_arrays(data: Data, weights: Sequence[Tensor], options: Options) -> list[Tensor | None]:
-    """The arrays of a _C.GatesCall, contiguous."""
+def _gates_arrays(data: Data, weights: Sequence[Tensor], options: Options) -> tuple[list[Tensor | None], list[int]]:
+    """The arrays of a _C.GatesCall, contiguous, and their addresses."""
     (input, hx, cx), (_, zoneout, recurrent, _, lengths) = data, options
-    zoneout, recurrent = (None if mask is None else mask.to(input.dtype) for mask in (zoneout, recurrent))
-    norm = weights[1:] or (None,) * 4
-    arrays = (input, hx, cx, weights[0], *norm, zoneout, recurrent, lengths)
-    return [None if array is None else array.contiguous() for array in arrays]
-
-
-def _addresses_of(arrays: Sequence[Tensor | None]) -> list[int]:
-    return [0 if array is None else array.data_ptr() for array in arrays]
+    zoneout = None if zoneout is None else zoneout.to(input.dtype)
+    recurrent = None if recurrent is None else recurrent.to(input.dtype)
+    arrays: list[Tensor | None] = [input, hx, cx, *weights, zoneout, recurrent, lengths]
+    if len(weights) == 1:
+        arrays[4:4] = _NO_NORM
+    addresses = [0] * len(arrays)
+    for place, array in enumerate(arrays):
+        if array is not None:
+            arrays[place] = array = array.contiguous()
+            addresses[place] = array.data_ptr()
+    return arrays, addresses
 
 
 class Call:
@@ -248,21 +252,21 @@ class Call:
     def _prepared(self, input: Tensor) -> "_C.GatesCall":
         stack, (steps, batch, _) = self.stack, input.shape
         library = stack.library or handle(stack.device)
-        stack.follow_precision()
+        if stack.has_tf32:
+            stack.follow_precision()
         key = (stack, self.training, steps, batch, stack.math)
         return remembered(key, lambda: stack.rnn.prepare_gates(library, self.training, steps, batch))
 
     def _forward_gates(self, data: Data, weights: Sequence[Tensor], options: Options, reserve_size: int) -> Results:
-        call, arrays = self._prepared(data[0]), _gates_arrays(data, weights, options)
-        input, units, size, address = arrays[0], self.stack.hidden_size, 0, 0
-        assert input is not None
+        call, (_kept, addresses) = self._prepared(data[0]), _gates_arrays(data, weights, options)
+        input, units, size, address = data[0], self.stack.hidden_size, 0, 0
         steps, batch, _ = input.shape
         y, cy, reserve = input.new_empty(steps, batch, units), input.new_empty(1, batch, units), None
         workspace = self.stack.workspace(call.workspace_size, input)
         if self.training:
             size = reserve_size or call.reserve_size
             address = (reserve := input.new_empty(size, dtype=_BYTE)).data_ptr()
-        call.forward(_addresses_of(arrays), y.data_ptr(), cy.data_ptr(), workspace.data_ptr(), address, size)
+        call.forward(addresses, y.data_ptr(), cy.data_ptr(), workspace.data_ptr(), address, size)
         return y, None, cy, reserve, None
 
     def _backward_gates(
@@ -275,7 +279,7 @@ class Call:
         reserve: Tensor,
         wanted: Sequence[bool],
     ) -> Gradients:
-        call, arrays = self._prepared(data[0]), _gates_arrays(data, weights, options)
+        call, (arrays, addresses) = self._prepared(data[0]), _gates_arrays(data, weights, options)
         stack, (input, hx, cx, *_) = self.stack, arrays
         assert input is not None
         output, (dy, _, dcy, _) = output.contiguous(), gradients
@@ -284,17 +288,19 @@ class Call:
         dx = torch.empty_like(input)  # which the library wants in any case
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
         dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
-        dw, of_weights = None, [0] * 5
+        dw, places = None, [0] * 8
+        for place, gradient in enumerate((dx, dhx, dcx)):
+            places[place] = 0 if gradient is None else gradient.data_ptr()
         if wanted[3]:
             dw = input.new_empty(stack.params_size)
-            place = dw.data_ptr()
-            for index, shape in enumerate(stack.gates_shapes):
-                of_weights[index] = place
-                place += prod(shape) * input.itemsize
+            address = dw.data_ptr()
+            for place, shape in enumerate(stack.gates_shapes, 3):
+                places[place] = address
+                address += prod(shape) * input.itemsize
         workspace = stack.workspace(call.workspace_size, input)
         call.backward(
-            *(_addresses_of(arrays), output.data_ptr(), dy.data_ptr(), 0 if dcy is None else dcy.data_ptr()),
-            *([*_addresses_of([dx, dhx, dcx]), *of_weights], workspace.data_ptr()),
+            *(addresses, output.data_ptr(), dy.data_ptr(), 0 if dcy is None else dcy.data_ptr()),
+            *(places, workspace.data_ptr()),
             *(reserve.data_ptr(), reserve.numel()),
         )
         return dx if wanted[0] else None, dhx, dcx, dw

@@ -195,7 +195,8 @@ class RnnFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         eager, options = call_and_options
         call, sequences, places, casts = ctx.call = eager
-        data, kept, packed, ctx.before_casts = (input, hx, cx), weights, None, None
+        data, kept, ctx.before_casts = (input, hx, cx), weights, None
+        packed: Any = None
         if casts is not None:
             dtypes = (input.dtype, None if hx is None else hx.dtype, None if cx is None else cx.dtype, weights[0].dtype)
             data, packed = cast_call(casts, data, weights, places)
