@@ -191,8 +191,8 @@ def search(
     sizes, real = (batch, count, max_symbols), compute_type(prepared.dtype)
     room = (batch, count * max_symbols)
     frames = frames.contiguous()
-    integers = frames.new_zeros((2 + prepared.has_durations, *room), dtype=torch.int32).unbind()
-    symbols, stamps, durations = integers if prepared.has_durations else (*integers, None)
+    symbols, stamps, *others = frames.new_zeros((2 + prepared.has_durations, *room), dtype=torch.int32).unbind()
+    durations = others[0] if others else None
     log_probs, confidences = frames.new_zeros((2, *room), dtype=real).unbind()
     counts, scores = frames.new_empty(batch, dtype=torch.int32), frames.new_empty(batch, dtype=torch.float64)
     outputs = (symbols, counts, stamps, durations, log_probs, confidences, scores)
