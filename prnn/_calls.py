@@ -50,7 +50,7 @@ class ModuleCalls:
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
         self.config = config = _options.configuration_of(module)
         cell_states = _options.CELL_STATES.get(module.mode, 0)
-        self.has_cells, self.is_stack = cell_states > 0, config.num_layers > 1
+        self.has_cells = cell_states > 0
         self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
         # A call that may have dropout, resets and cells of every timestep, and no other options.
         self.is_plain = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not self.is_normalized
@@ -193,7 +193,7 @@ class ModuleCalls:
             if self.is_plain and (reset is None or self.is_cpu or _options.resets_in_kernels(config, input, batch)):
                 options = NO_OPTIONS
                 if reset is not None or config.dropout > 0:
-                    options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None)
+                    options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None, None)
                     if states[2] is not None or states[3] is not None:
                         hx, cx = _options.with_reset_states(states)
                 results = self._run(input, hx, cx, weights, layout, options, config)
@@ -245,22 +245,22 @@ class ModuleCalls:
         batch_sizes, lengths, _, sequences, training, is_cast = layout
         if config.heads > 1:
             hx, cx, recurrent = _options.by_head(config, hx, cx, options[2])
-            options = options if recurrent is None else (options[0], options[1], recurrent, options[3])
+            options = options if recurrent is None else (*options[:2], recurrent, *options[3:])
         if sequences is None and (batch_sizes is not None or lengths is not None):
             sequences = sequences_of(input, batch_sizes, lengths)
-        dtype, casts, places = self.dtype, None, self.places if weights is self.weights else None
+        dtype, casts, places = input.dtype, None, self.places if weights is self.weights else None
         if sequences is None:
             steps, batch, _ = input.shape
             last, is_padded = batch, False
         else:
             steps, batch, last, is_padded = sequences.shape
-        if is_cast and dtype is not _float64:
+        if is_cast and self.dtype is not _float64:
             is_even = last == batch
             casts = casts_of(input, hx, cx, is_even, config.mode, config.proj_size)
             dtype = casts.computed
         frozen, keeps_reserve = 0, training
         if training:
-            if self.is_stack and not weights[0].requires_grad:
+            if config.num_layers > 1 and not weights[0].requires_grad:
                 frozen = self._frozen_layers((input, hx, cx), weights)
         elif config.dropout > 0 or config.return_cells:
             keeps_reserve = True
@@ -271,7 +271,7 @@ class ModuleCalls:
             last = 0
         if last == batch and is_padded:  # all as long, but shorter than the input
             steps = -steps
-        has_options = config.has_reset + 2 * config.return_cells
+        has_options = config.has_reset + 2 * config.return_cells + 4 * config.gates_input + 8 * config.reverse
         on_gpu = None if not self.is_gpu else (self.has_tf32 and allows_tf32_rnn(), is_benchmark(), _is_capturing())
         size = (steps, batch, last, keeps_reserve, frozen, has_options, dtype, on_gpu, this_thread.token)
         call = self.calls.get(size)
@@ -286,16 +286,18 @@ class ModuleCalls:
             eager = EagerCall(call, sequences, places, casts)
             output, hy, cy, cells = apply(input, hx, cx, (eager, options), *weights)
         else:
-            data, packed = (input, hx, cx), None
+            data = (input, hx, cx)
+            packed: Any = None
             if casts is not None:
                 data, packed = cast_call(casts, data, weights, places)
             if packed is None:
                 packed = weights[0] if places is not None else pack_weights(weights, call.stack, data[0])
             output, hy, cy, _, cells = call.forward(sequences, data, packed, options)
             if casts is not None:
-                output, hy, cy, cells = casts.results(output, hy, cy, cells)
+                output, hy, cy, cells = casts.results(output, hy, cy, cells)  # type: ignore[arg-type]
         if cy is None or cells is None:
             cy, cells = self.nothing if cy is None else cy, self.nothing if cells is None else cells
+            hy = self.nothing if hy is None else hy
         if config.heads > 1:
             hy, cy = _options.by_layer(config, hy, cy)
         return output, hy, cy, cells
@@ -325,7 +327,7 @@ class ModuleCalls:
         (input, hx, cx), weights = given
         if sequences is None:
             sequences = Sequences.even(*input.shape[:2])
-        stack = layer(config, dtype, self.input_size, self.device)
+        stack = layer(config, dtype, input.size(-1), self.device)
         data = input.to(dtype), None if hx is None else hx.to(dtype), None if cx is None else cx.to(dtype)
         call = prepare(stack, sequences, data, cast_weights(weights, dtype), seed, training)
         if len(self.calls) >= _MOST_SIZES:

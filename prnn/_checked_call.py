@@ -120,12 +120,12 @@ def _run_operator(
     options: Options,
     config: Config,
 ) -> Results:
-    reset, zoneout, recurrent, seed = options
+    reset, zoneout, recurrent, seed, on_device = options
     if config.heads > 1:
         hx, cx, recurrent = by_head(config, hx, cx, recurrent)
     masks = (zoneout, recurrent) if config.mask_kinds > 0 else ()
     batch_sizes, lengths, max_batch, *_ = layout
-    sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
+    sequences = (batch_sizes, lengths if on_device is None else on_device, reset, masks, seed, max_batch)
     output, hy, cy, cells = call(input, hx, cx, list(weights), *sequences, config)
     if config.heads > 1:
         hy, cy = by_layer(config, hy, cy)

@@ -82,22 +82,22 @@ def compute(
     input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
     batch_sizes, lengths, max_batch, *_ = layout
     if module.normalize != "none":
-        return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None)
+        return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None, run)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
     zoneout = recurrent = None
     batch = input.size(1) if max_batch is None else max_batch
     if config.zoneout > 0 or config.mask_kinds > 0:
         zoneout, recurrent = draw_masks(module, input, batch)
         if config.mode == MODES["LSTM"] and not are_in_kernels(config, input, batch, lengths, weights):
-            given = (batch_sizes, _tensor_of(lengths), reset, (zoneout, recurrent), config.return_cells)
+            given = (batch_sizes, _tensor_of(lengths), reset, (zoneout, recurrent), run, config.return_cells)
             return run_lstm_layers(module, input, states, weights, *given)
     hx, cx, *at_reset = states
     if reset is not None and not resets_in_kernels(config, input, batch):
-        options = (reset, zoneout, recurrent, seed)
+        options = (reset, zoneout, recurrent, seed, None)
         return _run_segments(config, input, states, weights, layout, options, run)
     if at_reset[0] is not None or at_reset[1] is not None:
         hx, cx = with_reset_states(states)
-    return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed), config)
+    return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed, None), config)
 
 
 def _run_segments(
@@ -110,7 +110,7 @@ def _run_segments(
     run: Run,
 ) -> Results:
     """compute() where kernels without resets serve the layer: each piece of a sequence is one of its own."""
-    reset, zoneout, recurrent, seed = options
+    reset, zoneout, recurrent, seed, _ = options
     assert reset is not None
     batch_sizes, lengths, _, _, training, is_cast = layout
     pieces = cut(reset, batch_sizes, _tensor_of(lengths))
@@ -119,7 +119,7 @@ def _run_segments(
 
     def call_segments(data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int) -> Results:
         layout = (sizes, None, batch, None, training, is_cast)
-        return run(data, hx, cx, weights, layout, (None, zoneout, recurrent, seed), without)
+        return run(data, hx, cx, weights, layout, (None, zoneout, recurrent, seed, None), without)
 
     directions = 2 if config.bidirectional else 1
     return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)

@@ -1,5 +1,6 @@
 """`prnn bench backends`: the points that it measures, and when it stops. No GPU is needed: times are made up."""
 
+import json
 import pathlib
 import time
 from collections.abc import Callable
@@ -88,3 +89,28 @@ def test_random_layers_are_those_of_the_seed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(rnn_backends, "measure", made_up(0.1))
     rows = [row for task in tasks for row in rnn_backends.rows_of(task)]
     assert [(row.kind, row.batch, row.steps) for row in rows] == [(t.kind, *t.batches, t.steps) for t in tasks]
+
+
+def test_rows_for_json(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has what was measured so far, and cuDNN's algorithms, which the table has, too."""
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a card")
+    kind = Kind("lstm", "float16", 1, 1, 64, dropout=0.1)
+    rows = [Row(kind, batch, 32, (1.0, 2.0), (2.0, 6.0), {"static": (2.0, 6.5)}) for batch in (1, 8)]
+    path = tmp_path / "rows.json"
+    for count, row in enumerate(rnn_backends.written(str(path), rows), 1):
+        assert row == rows[count - 1]
+        assert len(json.loads(path.read_text())["rows"]) == count
+    found = json.loads(path.read_text())
+    assert found["device"] == "a card"
+    expected = {
+        "cell": "lstm",
+        "type": "float16",
+        "hidden": 64,
+        "batch": 8,
+        "steps": 32,
+        "dropout": 0.1,
+        "ragged": False,
+    }
+    expected |= {"resident": 1.0, "cudnn_training": 6.0, "ratio": [2.0, 3.0], "algorithms": {"static": [2.0, 6.5]}}
+    assert expected.items() <= found["rows"][1].items()
+    assert str(rows[1]).endswith("| 2.00 / 3.00 | static 2.00 / 6.50 |")

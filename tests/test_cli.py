@@ -528,6 +528,22 @@ def test_bench_prints_json(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert "| cell | H | N |" in table
 
 
+def test_summary_of_eager_calls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The table of a file, and the same as JSON."""
+    measured = tmp_path / "eager.csv"
+    first = "cell,input,hidden,layers,directions,batch,steps,kind,torch,prnn"
+    rows = ["LSTM,64,64,1,1,16,8,inference,100.0,50.0", "LSTM,64,64,1,1,16,16,inference,100.0,200.0"]
+    measured.write_text("\n".join(["# NVIDIA H200, torch 2.11.0", first, *rows]))
+    assert main(["bench", "eager", "--summary", str(measured), "--json", "-"]) == 0
+    printed, table = capsys.readouterr()
+    assert "| LSTM | inference | 2 | 1.00 | 2.00 | 1 |" in table
+    found = json.loads(printed)
+    assert found["device"] == "NVIDIA H200, torch 2.11.0"
+    assert found["rows"] == [
+        {"cell": "LSTM", "kind": "inference", "points": 2, "prnn_share": 1.0, "largest": 2.0, "behind": 1}
+    ]
+
+
 def test_bench_prints_rows_before_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     def measures() -> None:
         with rows_printed(["--json=-"]):

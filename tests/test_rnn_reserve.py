@@ -349,7 +349,7 @@ def test_the_operator_leaves_a_smaller_reserve_space_as_it_is() -> None:
     y, _, _, reserve, _ = Call(layer, sequences, True).forward(sequences, (x, None, None), packed)
     assert reserve is not None
     kept = reserve.clone()
-    given = (torch.ones_like(y), None, None, None, x, None, None, weights, None, None, None, None, y, reserve)
+    given = (torch.ones_like(y), None, None, None, x, None, None, weights, None, None, None, [], y, reserve)
     first, second = (torch.ops.prnn.rnn_backward(*given, *config, wanted) for _ in range(2))
     assert torch.equal(reserve, kept)
     assert_equal((first[0], first[3]), (second[0], second[3]))

@@ -5,6 +5,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -66,6 +67,9 @@ class Config(NamedTuple):
     mask_kinds: int = 0
     frozen_layers: int = 0
     gates_input: bool = False
+    reverse: bool = False
+    normalize: int = _C.NORMALIZE_NONE
+    epsilon: float = 0.0
 
 
 class _ThreadState(threading.local):
@@ -89,6 +93,7 @@ class Layer:
         self.device = device
         directions = 2 if config.bidirectional else 1
         self.is_lstm = config.mode == MODES["LSTM"]
+        self.takes_gates = self.is_lstm and config.gates_input
         is_slstm = config.mode in (MODES["sLSTM"], MODES["sLSTM_EXP"])
         self.rnn = _C.Rnn(
             config.mode,
@@ -102,6 +107,9 @@ class Layer:
             config.dropout,
             config.heads,
             config.gates_input,
+            config.reverse,
+            config.normalize,
+            config.epsilon,
         )
         self.hidden_size = config.hidden_size // config.heads
         self.state_size = config.proj_size or self.hidden_size  # of h
@@ -110,6 +118,12 @@ class Layer:
         self.states = directions * config.heads * config.num_layers
         self.cell_states = self.states * (3 if is_slstm else int(self.is_lstm))  # of c, or of c, n and m
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
+        self.gates_shapes: list[tuple[int, ...]] = []  # of the weights of a layer that takes gates
+        if self.takes_gates:
+            gates, cells = (4 * self.hidden_size,), (self.hidden_size,)
+            norm = [gates, gates, cells, cells] if config.normalize != _C.NORMALIZE_NONE else []
+            self.gates_shapes = [(*gates, *cells), *norm]
+            self.params_size = sum(map(prod, self.gates_shapes))
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         # The CPU's handle, which is this thread's, as the layer is; a GPU's follows torch's stream in each call.
@@ -121,7 +135,8 @@ class Layer:
             self.rnn.set_frozen_layers(config.frozen_layers)
         self.kept_workspace: Tensor | None = None
         self._is_gated = config.mode in (MODES["LSTM"], MODES["GRU"])
-        self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"] and not is_slstm
+        self._has_choice = device.type == "cuda" and config.backend == BACKENDS["best"]
+        self._has_choice &= not (is_slstm or self.takes_gates)
         self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
         self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
         self._plans: dict[SizeKey, dict[str, Any]] = {}
@@ -297,6 +312,8 @@ class Layer:
         `steps` each.
 
         For operators, which may be traced: an expression of symbols, so that one graph serves all sizes."""
+        if self.takes_gates:  # of which arrays are aligned one by one
+            return rows * (6 * self.hidden_size * self.dtype.itemsize + 32) + 512
         if self._bounds is None:
             self._bounds = self._find_bounds()
         constant, by_rows, by_batch, pads = self._bounds

@@ -91,9 +91,9 @@ class EagerCall(NamedTuple):
                 if undisturbed and is_batched(gradient):
                     return call_for_batched(lambda given: self.gradients(ctx, given, needs), gradients)
         input, hx, cx, output, reserve, *weights = ctx.saved_tensors
-        reset = zoneout = recurrent = seed = None
+        reset = zoneout = recurrent = seed = lengths = None
         if ctx.has_options:
-            reset, zoneout, recurrent, seed, *weights = weights
+            reset, zoneout, recurrent, seed, lengths, *weights = weights
         call, sequences, data = self.call, self.sequences, (input, hx, cx)
         if call.thread is not this_thread.token:
             stack = call.stack
@@ -116,18 +116,21 @@ class EagerCall(NamedTuple):
                 reserve = ctx.later_reserve
             elif ctx.has_run and stack.spends_reserve(handle(stack.device), sequences, reserve.numel()):
                 # A pass before has overwritten it (retain_graph=True).
-                options = (reset, zoneout, recurrent, _seed_of_same_call(seed))
+                options = (reset, zoneout, recurrent, _seed_of_same_call(seed), lengths)
                 size = stack.rnn.reserve_size(handle(stack.device), sequences)
                 reserve = call.forward(sequences, data, packed, options, size)[3]
                 if not stack.spends_reserve(handle(stack.device), sequences, size):
                     ctx.later_reserve = reserve
             wanted = (*needs[:3], True in needs[3:])
+            zoneout = zoneout if stack.takes_gates else None
             if is_direct:
                 ctx.has_run = True
-                options = (reset, None, recurrent, None)
+                options = (reset, zoneout, recurrent, None, lengths)
                 results = call.backward(sequences, gradients, data, packed, options, output, reserve, wanted)
             else:
-                others = (*_tensors_of(sequences, input), reset, recurrent, output, reserve)
+                batch_sizes, of_host = _tensors_of(sequences, input)
+                lengths = of_host if lengths is None else lengths
+                others = (batch_sizes, lengths, reset, (zoneout, recurrent), output, reserve)
                 results = torch.ops.prnn.rnn_backward(*gradients, *data, weights, *others, *stack.config, wanted)
         if dtypes is not None:
             results = _cast(results, dtypes)
@@ -192,7 +195,8 @@ class RnnFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         eager, options = call_and_options
         call, sequences, places, casts = ctx.call = eager
-        data, kept, packed, ctx.before_casts = (input, hx, cx), weights, None, None
+        data, kept, ctx.before_casts = (input, hx, cx), weights, None
+        packed: Any = None
         if casts is not None:
             dtypes = (input.dtype, None if hx is None else hx.dtype, None if cx is None else cx.dtype, weights[0].dtype)
             data, packed = cast_call(casts, data, weights, places)

@@ -191,9 +191,9 @@ def search(
     sizes, real = (batch, count, max_symbols), compute_type(prepared.dtype)
     room = (batch, count * max_symbols)
     frames = frames.contiguous()
-    symbols, stamps = (frames.new_zeros(room, dtype=torch.int32) for _ in range(2))
-    log_probs, confidences = (frames.new_zeros(room, dtype=real) for _ in range(2))
-    durations = frames.new_zeros(room, dtype=torch.int32) if prepared.has_durations else None
+    symbols, stamps, *others = frames.new_zeros((2 + prepared.has_durations, *room), dtype=torch.int32).unbind()
+    durations = others[0] if others else None
+    log_probs, confidences = frames.new_zeros((2, *room), dtype=real).unbind()
     counts, scores = frames.new_empty(batch, dtype=torch.int32), frames.new_empty(batch, dtype=torch.float64)
     outputs = (symbols, counts, stamps, durations, log_probs, confidences, scores)
     _run(_C.transducer_search, _C.transducer_workspace_size, prepared, sizes, frames, lengths, bias, state, outputs)

@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-import torch
-
-from prnn import _C
-
 
 def processor() -> str:
     """Names the CPU's kernels ("CPU AVX-512") and torch's number of threads."""
+    import torch
+
+    from prnn import _C
+
     layer = _C.Rnn(_C.LSTM, _C.FLOAT, 8, 1, 8, False)
     return f"{layer.query(_C.Handle.cpu(), 1)['device']}, {torch.get_num_threads()} threads"
 
@@ -51,6 +51,8 @@ def write_rows(path: str, rows: Sequence[object], device: str | None = None, **m
 
     device: what was measured; None: the GPU. more: what else the object says before its rows.
     """
+    import torch
+
     # sys.argv[0] is the name of a program, or "prnn bench FAMILY".
     command = sys.argv if sys.argv[0].startswith("prnn ") else ["python", *sys.argv]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun's

@@ -1,8 +1,6 @@
-"""Types of the programs' options."""
+"""What the programs' options have in common. Nothing here imports torch, which --help does not need."""
 
 import argparse
-
-import torch
 
 from prnn._fields import Within, number_parser
 
@@ -23,5 +21,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def require_gpu(parser: argparse.ArgumentParser) -> None:
     """Ends the program, by way of its parser, where torch can use no GPU."""
+    import torch
+
     if not torch.cuda.is_available():
         parser.error("this program measures a GPU, but torch can use none here")

@@ -3,6 +3,7 @@
     prnn bench backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected [2]]
         [--points FILE.csv ...] [--random COUNT SEED] [--algorithms] [--processes 8] [--seconds 600] [--csv FILE]
+        [--json FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
@@ -31,7 +32,8 @@ from prnn import _C
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._measured import ALONE, Turn, replay_time
 from prnn.bench import cudnn_rnn, rnn_ratios
-from prnn.bench.options import COUNT, PROBABILITY, SECONDS, require_gpu
+from prnn.bench.json_rows import write_rows
+from prnn.bench.options import COUNT, PROBABILITY, SECONDS, add_json, require_gpu
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
@@ -103,10 +105,17 @@ class Row:
 
     def __str__(self) -> str:
         k, texts = self.kind, [f"{a:.2f} / {b:.2f}" for a, b in (self.resident, self.cudnn, self.ratios())]
+        if self.algorithms:
+            texts.append(", ".join(f"{name} {a:.2f} / {b:.2f}" for name, (a, b) in self.algorithms.items()))
         return (
             f"| {k.cell} | {k.type} | {k.layers} x {k.directions} | {k.hidden} | {self.batch} | {self.steps} |"
             f" {' | '.join(texts)} |"
         )
+
+    def as_json(self) -> dict[str, object]:
+        """A row of write_rows(). Ratios and algorithms' times are pairs, of inference and of a training step."""
+        more = {"dropout": self.kind.dropout, "ragged": self.kind.is_ragged, "ratio": self.ratios()}
+        return flat(self)._asdict() | more | {"algorithms": self.algorithms}
 
 
 def flat(row: Row) -> rnn_ratios.Point:
@@ -156,7 +165,8 @@ class Runner:
 
 
 def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = (), turn: Turn = ALONE) -> Row:
-    """Raises prnn.NotSupportedError where one of the two does not serve the layers."""
+    """Raises prnn.NotSupportedError where one of the two does not serve the layers. algorithms: those of cuDNN that are
+    measured, too, where it is one plain layer."""
     torch.manual_seed(0)
     with turn:
         data = Data(kind, batch, steps)
@@ -168,7 +178,8 @@ def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()
     engine = kind.make("persistent").query(handle(DEVICE), data.sizes)["forward_engine"]
     row = Row(kind, batch, steps, times[0], times[1], is_apart=engine == "projected")
     torch.backends.cudnn.allow_tf32 = kind.type == "tf32"
-    for name in algorithms:
+    is_plain = kind == Kind(kind.cell, kind.type, 1, 1, kind.hidden)
+    for name in algorithms if is_plain else ():
         try:
             direct = cudnn_rnn.CudnnRnn(kind.cell, kind.hidden, 1, name, steps, batch, TYPES[kind.type])
             both = replay_time(direct.forward, turn), replay_time(direct.train, turn)
@@ -241,22 +252,33 @@ def measure_all(tasks: Iterable[Task], processes: int, until: float) -> Iterator
                 yield row
 
 
-def tasks_of(points: Iterable[rnn_ratios.Point]) -> list[Task]:
+def written(path: str, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, which are in the JSON file as soon as they are measured."""
+    kept = []
+    for row in rows:
+        kept.append(row.as_json())
+        write_rows(path, kept)
+        yield row
+
+
+def tasks_of(points: Iterable[rnn_ratios.Point], algorithms: tuple[str, ...] = ()) -> list[Task]:
     batches: dict[tuple[Kind, int], list[int]] = defaultdict(list)
     for p in points:
         kind = Kind(p.cell, p.type, p.layers, p.directions, p.hidden, projection=p.projection)
         batches[kind, p.steps].append(p.batch)
-    return [Task(kind, sorted(set(found)), steps, takes_all=True) for (kind, steps), found in batches.items()]
+    return [
+        Task(kind, sorted(set(found)), steps, algorithms, takes_all=True) for (kind, steps), found in batches.items()
+    ]
 
 
-def random_tasks(count: int, seed: int) -> list[Task]:
+def random_tasks(count: int, seed: int, algorithms: tuple[str, ...] = ()) -> list[Task]:
     """A point each."""
     draw = random.Random(seed).choice
     tasks = []
     for _ in range(count):
         layers, directions = draw(RANDOM_STACKS)
         kind = Kind(draw(list(MODES)), draw(list(TYPES)), layers, directions, draw(RANDOM_HIDDEN))
-        tasks.append(Task(kind, [draw(RANDOM_BATCHES)], draw(RANDOM_STEPS), takes_all=True))
+        tasks.append(Task(kind, [draw(RANDOM_BATCHES)], draw(RANDOM_STEPS), algorithms, takes_all=True))
     return tasks
 
 
@@ -274,7 +296,9 @@ def main() -> None:
         "--projected", type=COUNT, nargs="?", const=2, default=0, help="LSTMs with a projection to H over that, 2"
     )
     parser.add_argument("--dropout", type=PROBABILITY, default=0, help="between the layers, in training")
-    parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
+    parser.add_argument(
+        "--algorithms", action="store_true", help="times of cuDNN's algorithms, too; of one plain layer"
+    )
     parser.add_argument("--points", nargs="+", metavar="FILE", help="measures the points of these files instead")
     parser.add_argument(
         "--random", nargs=2, type=COUNT, metavar=("COUNT", "SEED"), help="measures random layers instead"
@@ -284,17 +308,19 @@ def main() -> None:
     parser.add_argument(
         "--csv", metavar="FILE", help="where the rows go; the build reads bench/results/rnn_backends_*.csv"
     )
+    add_json(parser)
     arguments = parser.parse_args()
     require_gpu(parser)
     until = time.monotonic() + arguments.seconds
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
-    print("| cell | type | layers x directions | H | N | T | resident | cuDNN | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|")
     algorithms = ALGORITHMS if arguments.algorithms else ()
+    columns = ["cell", "type", "layers x directions", "H", "N", "T", "resident", "cuDNN", "ratio"]
+    columns += ["cuDNN's algorithms"] * arguments.algorithms
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     if arguments.points:
-        tasks = tasks_of(rnn_ratios.read(arguments.points)[1])
+        tasks = tasks_of(rnn_ratios.read(arguments.points)[1], algorithms)
     elif arguments.random:
-        tasks = random_tasks(*arguments.random)
+        tasks = random_tasks(*arguments.random, algorithms)
     else:
         order = arguments.layers, arguments.directions, arguments.hidden, arguments.types, arguments.cells
         kinds = [
@@ -303,7 +329,10 @@ def main() -> None:
             for projection in [hidden // arguments.projected if arguments.projected else 0]
         ]
         tasks = [Task(kind, arguments.batches, arguments.steps, algorithms) for kind in kinds]
-    points = (flat(row) for row in measure_all(tasks, arguments.processes, until))
+    measured = measure_all(tasks, arguments.processes, until)
+    if arguments.json:
+        measured = written(arguments.json, measured)
+    points = map(flat, measured)
     if arguments.csv:
         gpu = Kind("lstm", "float16", 1, 1, 512).make("persistent").query(handle(DEVICE), 1)["device"]
         rnn_ratios.write(arguments.csv, gpu, points)

@@ -1,6 +1,7 @@
 """Eager calls of small float32 layers, as torch ships it (tf32), beside torch.nn's: the host's time counts.
 
-    prnn bench eager >eager.csv
+    prnn bench eager [--json FILE] >eager.csv
+    prnn bench eager --summary eager.csv [--json FILE]
 
 Wall time of a call, microseconds: inference, a training step with all gradients, one with the input's alone, as of a
 frozen layer, the forward pass alone of one with all; for one sequence, those of an input (T, I), too; and for up to 8
@@ -25,7 +26,8 @@ from pathlib import Path
 import torch
 
 import prnn
-from prnn.bench.options import require_gpu
+from prnn.bench.json_rows import write_rows
+from prnn.bench.options import add_json, require_gpu
 
 TURNS, CALLS = 5, 6
 INFERENCE, STEP, FROZEN, FORWARD = "inference", "training step", "frozen training step", "forward with gradients"
@@ -92,7 +94,8 @@ def time_in_turns(calls: list[Callable[[], object]]) -> list[float]:
     return [statistics.median(found) for found in times]
 
 
-def measure() -> None:
+def measure(json: str | None) -> None:
+    """Prints the rows, and writes them to this file, too, after each layer's."""
     random.seed(1)
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}")
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -100,6 +103,7 @@ def measure() -> None:
     points = list(itertools.product(("RNN", "GRU", "LSTM"), SIZES))
     random.shuffle(points)
     gc.disable()
+    rows = []
     for cell, (width, hidden, layers, directions, batch, steps) in points:
         modules = []
         for namespace in (torch.nn, prnn.nn):
@@ -111,29 +115,40 @@ def measure() -> None:
         for kind in theirs:
             for module in modules:
                 module.requires_grad_(kind != FROZEN)
-            times = (f"{found:.1f}" for found in time_in_turns([theirs[kind], ours[kind]]))
-            writer.writerow([cell, width, hidden, layers, directions, batch, steps, kind, *times])
+            times = (round(found, 1) for found in time_in_turns([theirs[kind], ours[kind]]))
+            row = [cell, width, hidden, layers, directions, batch, steps, kind, *times]
+            writer.writerow(row)
+            rows.append(dict(zip(COLUMNS, row, strict=True)))
         sys.stdout.flush()
+        if json:
+            write_rows(json, rows)
 
 
-def summarise(path: Path) -> None:
+def summarise(path: Path, json: str | None) -> None:
     ratios = defaultdict(list)
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    for point in csv.DictReader(lines):
+    text = path.read_text().splitlines()
+    for point in csv.DictReader([line for line in text if not line.startswith("#")]):
         ratios[point["cell"], point["kind"]].append(float(point["prnn"]) / float(point["torch"]))
     print("| cell | | points | prnn_share | largest | behind |\n|---|---|---|---|---|---|")
+    rows = []
     for (cell, kind), found in sorted(ratios.items()):
         share = math.exp(statistics.fmean(map(math.log, found)))
         behind = sum(ratio > 1.03 for ratio in found)
         print(f"| {cell} | {kind} | {len(found)} | {share:.2f} | {max(found):.2f} | {behind} |")
+        row = {"cell": cell, "kind": kind, "points": len(found)}
+        rows.append(row | {"prnn_share": round(share, 4), "largest": round(max(found), 4), "behind": behind})
+    if json:
+        device = text[0].removeprefix("# ") if text[0].startswith("#") else "a GPU that the file does not name"
+        write_rows(json, rows, device)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--summary", type=Path, help="the table of a file that was written before")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="the table of a file that was written before")
+    add_json(parser)
     arguments = parser.parse_args()
     if arguments.summary is None:
         require_gpu(parser)
-        measure()
+        measure(arguments.json)
     else:
-        summarise(arguments.summary)
+        summarise(arguments.summary, arguments.json)

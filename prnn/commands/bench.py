@@ -65,16 +65,17 @@ def run(arguments: argparse.Namespace) -> None:
     module, _ = _FAMILIES[family]
     sys.argv = [f"prnn bench {family}", *arguments.arguments]
     with reported():
-        import torch
-
         from prnn.bench.json_rows import rows_printed
 
-        found = "gpu" if torch.cuda.is_available() else "cpu"
-        device = {"auto": found, "cuda": "gpu"}.get(arguments.accelerator, arguments.accelerator)
         with rows_printed(arguments.arguments):
-            if family == "data":  # by its options, those of prnn train
+            if family == "data":  # by its options, those of prnn train; its --help needs no torch
                 _load(module).main(arguments.arguments)
-            elif family in _OF_BOTH:
+                return
+            import torch
+
+            found = "gpu" if torch.cuda.is_available() else "cpu"
+            device = {"auto": found, "cuda": "gpu"}.get(arguments.accelerator, arguments.accelerator)
+            if family in _OF_BOTH:
                 _load(module).main(arguments.arguments, device)
             else:
                 _load(f"{module}_{device}" if family in _BY_DEVICE else module).main()

@@ -218,16 +218,16 @@ def append(hypotheses: Hypotheses, found: Found, first_frames: Tensor) -> Hypoth
 def found_hypotheses(found: Any) -> list[Hypothesis]:
     """Returns the hypotheses of a greedy search: symbols, counts, frames, confidences and scores of a `Found`, or the
     like."""
-    counts, scores = found.counts.tolist(), found.scores.tolist()
-    most = max(counts, default=0)
-    if not most:
-        return [Hypothesis([], score, [], []) for score in scores]
+    # Two copies to the host, each of one array: float64 has all integers of the others.
+    counts, scores = torch.stack([found.counts.double(), found.scores.double()]).cpu()
+    most = int(counts.max())
+    columns = (column[:, :most].double() for column in (found.symbols, found.frames, found.confidences))
     # One list for all rows: lists that are dropped at once would keep the garbage collector busy.
-    columns = [column[:, :most] for column in (found.symbols, found.frames, found.confidences)]
-    real = torch.arange(most, device=columns[0].device) < found.counts[:, None]
-    symbols, frames, confidences = (column[real].tolist() for column in columns)
+    of_all = torch.stack(list(columns)).cpu()[:, torch.arange(most) < counts[:, None]]
+    symbols, frames = of_all[:2].long().tolist()
+    confidences = of_all[2].tolist()
     hypotheses, begin = [], 0
-    for count, score in zip(counts, scores, strict=True):
+    for count, score in zip(counts.long().tolist(), scores.tolist(), strict=True):
         end = begin + count
         hypotheses.append(Hypothesis(symbols[begin:end], score, frames[begin:end], confidences[begin:end]))
         begin = end

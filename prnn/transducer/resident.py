@@ -95,23 +95,26 @@ class Resident:
         """The library's state of streams that have not begun."""
         start = self.decoder.predictor.initial_state(batch)
         score = start[0].new_zeros(batch, dtype=torch.float64)
-        return self.library_state(start, start[0].new_full((batch,), -1, dtype=torch.int32), score)
+        return self.library_state(start, start[0].new_full((batch,), -1, dtype=torch.int32), score, copy=False)
 
-    def library_state(self, predictor: State, ahead: Tensor, score: Tensor) -> LibraryState:
+    def library_state(self, predictor: State, ahead: Tensor, score: Tensor, copy: bool = True) -> LibraryState:
         """The library's state, a copy, of what `GreedyState` has, or with a dimension more for a beam. ValueError if it
-        is the state of another kind of predictor."""
+        is the state of another kind of predictor.
+
+        copy: False of tensors that nobody else has.
+        """
         self._require_state(predictor, ahead.shape)
-        dtype = self.prepared.dtype
+        dtype, contiguous = self.prepared.dtype, torch.contiguous_format
         own = predictor if self.decoder.bias is None else predictor[:-1]
-        node = None if self.decoder.bias is None else predictor[-1].to(torch.int32, copy=True)
+        node = None if self.decoder.bias is None else predictor[-1].to(torch.int32, copy=copy)
         h = c = context = None
         if own[0].is_floating_point():
-            h = own[0].to(dtype, copy=True, memory_format=torch.contiguous_format)
+            h = own[0].to(dtype, copy=copy, memory_format=contiguous)
             if len(own) > 1:
-                c = own[1].to(compute_type(dtype), copy=True, memory_format=torch.contiguous_format)
+                c = own[1].to(compute_type(dtype), copy=copy, memory_format=contiguous)
         else:
-            context = own[0].to(torch.int32, copy=True, memory_format=torch.contiguous_format)
-        return None, ahead.to(torch.int32, copy=True), h, c, context, node, score.clone()
+            context = own[0].to(torch.int32, copy=copy, memory_format=contiguous)
+        return None, ahead.to(torch.int32, copy=copy), h, c, context, node, score.to(score.dtype, copy=copy)
 
     def _require_state(self, predictor: State, batch: torch.Size) -> None:
         base = self.decoder.parts()[0]

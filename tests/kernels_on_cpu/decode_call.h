@@ -130,13 +130,35 @@ void print(const BatchPlan& batch) {
               batch.slots, batch.window, batch.column_tiles, batch.weight_bytes);
 }
 
+// c[m, n] += a[m, k] b[n, k], which on a GPU cuBLAS does.
+template <class T>
+void add_products(int64_t m, int64_t n, int64_t k, const void* a, const void* b, void* c) {
+  for (int64_t i = 0; i < m * n; ++i) {
+    float sum = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      sum += Element<T>::to_float(static_cast<const T*>(a)[i / n * k + j]) *
+             Element<T>::to_float(static_cast<const T*>(b)[i % n * k + j]);
+    }
+    T& to = static_cast<T*>(c)[i];
+    to = Element<T>::from_float(Element<T>::to_float(to) + sum);
+  }
+}
+
 Array prepare(const prnnTransducerModel_t& model, const SearchPlan& plan, const prnnTransducerWeights_t& weights) {
   Arena counted(nullptr);
   cut_prepared(model, plan, counted);
   Array prepared = Array::of_bytes(counted.size(), 0xFF);
   Arena arena(prepared.data());
   const Prepared cut = cut_prepared(model, plan, arena);
-  with_model(model, [&](auto type) { return run_prepare<decltype(type)>(model, weights, plan, cut, nullptr); });
+  with_model(model, [&](auto type) {
+    using T = decltype(type);
+    const cudaError_t error = run_prepare<T>(model, weights, plan, cut, nullptr);
+    if (plan.layers > 0) {
+      add_products<T>(model.classes, int64_t{plan.tiles[kRecurrent].count} * kTileRows, model.embeddingSize,
+                      weights.embedding, cut.table_weights, cut.table);
+    }
+    return error;
+  });
   return prepared;
 }
 

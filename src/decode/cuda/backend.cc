@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include "core/cuda/cublas.h"
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
 #include "decode/cuda/call.h"
@@ -93,6 +94,10 @@ class CudaDecodeBackend final : public DecodeBackend {
       return run_prepare<decltype(type)>(model, weights, plan, cut, handle->stream);
     });
     require_success(error, PRNN_STATUS_EXECUTION_FAILED, "the preparation of a transducer could not be launched");
+    if (plan.layers == 0) return;
+    const int64_t rows = int64_t{plan.tiles[kRecurrent].count} * kTileRows, size = model.embeddingSize;
+    run_gemm(*handle, model.classes, rows, size, 1, {weights.embedding, model.dataType, size},
+             {cut.table_weights, model.dataType, size, true}, 1, cut.table, model.dataType, rows);
   }
 
   WorkspaceSize workspace_size(prnnHandle_t handle, const TransducerModel& model,

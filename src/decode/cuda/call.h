@@ -21,6 +21,7 @@ inline Prepared cut_prepared(const TransducerModel& model, const SearchPlan& pla
     prepared.embedding = arena.take<char>(model.context * model.classes * model.hiddenSize * plan.element_bytes);
   } else {
     prepared.table = arena.take<char>(model.classes * units * 4 * plan.element_bytes);
+    prepared.table_weights = arena.take<char>(units * 4 * model.embeddingSize * plan.element_bytes);
   }
   if (plan.layers > 1) prepared.upper_bias = arena.take<float>(units * 4);
   prepared.projection_bias = arena.take<float>(plan.tiles[kProjection].count * kTileRows);

@@ -14,9 +14,10 @@ struct Prepared {
   uint4* fragments[kMatrices];  // [row tile][k-tile][operand][lane]
   void* embedding;              // STATELESS: T {context, V, H}
   void* table;                  // LSTM, GRU: T {V, units, 4}: the lower layer's input product and biases of a symbol
-  float* upper_bias;            // {units, 4}, of the upper layer
-  float* projection_bias;       // {row tiles, 16}
-  float* output_bias;           // {row tiles, 16}
+  void* table_weights;     // LSTM, GRU: T {units, 4, I}: the lower layer's weights of the input; of prepare() alone
+  float* upper_bias;       // {units, 4}, of the upper layer
+  float* projection_bias;  // {row tiles, 16}
+  float* output_bias;      // {row tiles, 16}
 };
 
 // Division by a number that the host knows, of numbers below 2^16: the kernel's way to an array's row and column.
@@ -117,6 +118,8 @@ cudaError_t run_beam_search(const BeamParams& params, int column_tiles, int slot
 template <class T>
 cudaError_t run_level_beam_search(const BeamParams& params, int slot_tiles, cudaStream_t stream);
 
+// Writes all arrays; to the table it writes the biases, to which the product of the embeddings and the table's weights
+// is to be added.
 template <class T>
 cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducerWeights_t& weights,
                         const SearchPlan& plan, const Prepared& prepared, cudaStream_t stream);

@@ -86,45 +86,22 @@ __global__ void gate_bias_kernel(const T* input, const T* recurrent, bool is_gru
     to[i] = gate_bias(input, recurrent, is_gru, hidden, i);
 }
 
-// The lower layer's gates of every symbol, but for their recurrent products: 64 symbols by 64 rows a block.
-constexpr int kTableTile = 64, kTableK = 16;
-
+// The biases of all rows, for every symbol.
 template <class T>
-__global__ void table_kernel(const T* embedding, const T* weights, const T* input_bias, const T* recurrent_bias,
-                             GateRows rows, int64_t classes, int64_t size, int64_t count, T* table) {
-  __shared__ float symbols[kTableK][kTableTile + 1];
-  __shared__ float gates[kTableK][kTableTile + 1];
-  const int64_t first_symbol = static_cast<int64_t>(blockIdx.y) * kTableTile;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kTableTile;
-  const int column = threadIdx.x % 16, line = threadIdx.x / 16;
-  float sum[4][4] = {};
-  for (int64_t k = 0; k < size; k += kTableK) {
-    for (int i = threadIdx.x; i < kTableK * kTableTile; i += kPrepareThreads) {
-      const int at = i / kTableK;
-      const int64_t element = k + i % kTableK, symbol = first_symbol + at;
-      const int64_t source = first_row + at < count ? rows.source(first_row + at) : -1;
-      const bool exists = element < size;
-      symbols[i % kTableK][at] =
-          exists && symbol < classes ? Element<T>::to_float(embedding[symbol * size + element]) : 0;
-      gates[i % kTableK][at] = exists && source >= 0 ? Element<T>::to_float(weights[source * size + element]) : 0;
-    }
-    __syncthreads();
-    for (int i = 0; i < kTableK; ++i) {
-#pragma unroll
-      for (int a = 0; a < 4; ++a) {
-#pragma unroll
-        for (int b = 0; b < 4; ++b) sum[a][b] = fmaf(symbols[i][line + 16 * a], gates[i][column + 16 * b], sum[a][b]);
-      }
-    }
-    __syncthreads();
-  }
-  for (int a = 0; a < 4; ++a) {
-    for (int b = 0; b < 4; ++b) {
-      const int64_t symbol = first_symbol + line + 16 * a, row = first_row + column + 16 * b;
-      if (symbol >= classes || row >= count) continue;
-      table[symbol * count + row] =
-          Element<T>::from_float(sum[a][b] + gate_bias(input_bias, recurrent_bias, rows.is_gru, rows.hidden, row));
-    }
+__global__ void table_bias_kernel(const T* input, const T* recurrent, bool is_gru, int64_t hidden, int64_t rows,
+                                  int64_t count, T* table) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kPrepareThreads)
+    table[i] = Element<T>::from_float(gate_bias(input, recurrent, is_gru, hidden, i % rows));
+}
+
+// A matrix's rows in another order, zeros where there is none.
+template <class T>
+__global__ void order_kernel(GateRows rows, const T* weights, int64_t size, int64_t count, T* to) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kPrepareThreads) {
+    const int64_t source = rows.source(i / size);
+    to[i] = source < 0 ? Element<T>::from_float(0) : weights[source * size + i % size];
   }
 }
 
@@ -164,12 +141,12 @@ cudaError_t run_prepare(const prnnTransducerModel_t& model, const prnnTransducer
   }
   const bool is_gru = model.predictor == PRNN_PREDICTOR_GRU;
   const GateRows inputs{hidden, is_gru, true}, recurrent{hidden, is_gru, false};
-  const int64_t count = int64_t{plan.tiles[kRecurrent].count} * kTileRows;
-  const dim3 grid(static_cast<unsigned>(ceil_div(count, kTableTile)),
-                  static_cast<unsigned>(ceil_div(model.classes, kTableTile)));
-  table_kernel<<<grid, kPrepareThreads, 0, stream>>>(
-      as(weights.embedding), as(weights.inputWeights[0]), as(weights.inputBiases[0]), as(weights.recurrentBiases[0]),
-      inputs, model.classes, model.embeddingSize, count, static_cast<T*>(prepared.table));
+  const int64_t count = int64_t{plan.tiles[kRecurrent].count} * kTileRows, size = model.embeddingSize;
+  table_bias_kernel<<<blocks_for(model.classes * count), kPrepareThreads, 0, stream>>>(
+      as(weights.inputBiases[0]), as(weights.recurrentBiases[0]), is_gru, hidden, count, model.classes * count,
+      static_cast<T*>(prepared.table));
+  order_kernel<<<blocks_for(count * size), kPrepareThreads, 0, stream>>>(
+      inputs, as(weights.inputWeights[0]), size, count * size, static_cast<T*>(prepared.table_weights));
   pack<T>(recurrent, weights.recurrentWeights[0], hidden, plan.tiles[kRecurrent], prepared.fragments[kRecurrent],
           stream);
   if (plan.layers == 1) return cudaGetLastError();
