@@ -16,8 +16,8 @@ __device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::rank_of(
   return rank;
 }
 
-// Puts the hypotheses with which the n-th of the batch begins into its slots, by their ranks. Without a hypothesis in its
-// state, one stands for all that there were.
+// Puts the hypotheses with which the n-th of the batch begins into its slots, by their ranks. Without a hypothesis in
+// its state, one stands for all that there were.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ Beginning BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_hypotheses(Hypothesis* own,
                                                                                                int n) const {
