@@ -3,7 +3,6 @@
 The host's time is most of a call of a layer of few units and timesteps. So a call checks its arguments by themselves
 alone, and looks up the rest in one table of the module, ModuleCalls.calls."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from prnn._ops._autocast import cast_weights, casts_of
 from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
-from prnn._ops._layer import EXACT_STEPS, Config, layer
+from prnn._ops._layer import EXACT_STEPS, Config, layer, without_frozen_layers
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
@@ -64,11 +63,7 @@ class ModuleCalls:
         self.weights, self.places = list(weights), None
         self.own = OwnParameters.of(module, self.dtype, self._are_mine)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
-        if self.is_normalized:
-            return
-        # The layer of each of the packed weights.
-        self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
-        if self.own is not None:
+        if self.own is not None and not self.is_normalized:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
             if lie_packed(self.weights, stack, input):
@@ -261,7 +256,7 @@ class ModuleCalls:
         frozen, keeps_reserve = 0, training
         if training:
             if config.num_layers > 1 and not weights[0].requires_grad:
-                frozen = self._frozen_layers((input, hx, cx), weights)
+                frozen = without_frozen_layers((input, hx, cx), weights, config).frozen_layers
         elif config.dropout > 0 or config.return_cells:
             keeps_reserve = True
             if self.is_cpu:  # no backward pass will want the reserve space
@@ -301,17 +296,6 @@ class ModuleCalls:
         if config.heads > 1:
             hy, cy = _options.by_layer(config, hy, cy)
         return output, hy, cy, cells
-
-    def _frozen_layers(self, data: Sequence[Tensor | None], weights: Sequence[Tensor]) -> int:
-        """The number of the lowest layers without gradients, of a call that has one."""
-        for tensor in data:
-            if tensor is not None and tensor.requires_grad:
-                return 0
-        lowest = self.config.num_layers
-        for weight, its_layer in zip(weights, self.layer_of, strict=False):
-            if weight.requires_grad and its_layer < lowest:
-                lowest = its_layer
-        return lowest % self.config.num_layers
 
     def _prepare(
         self,
