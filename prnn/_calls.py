@@ -178,8 +178,8 @@ class ModuleCalls:
 
         is_torchs = self.takes_torchs and (is_cast or self.dtype is _bfloat16)
         is_torchs = is_torchs and reset is None and lengths is None and not return_cells
-        if is_torchs and (results := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
-            output, hy, cy, cells = results
+        if is_torchs and (torchs := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
+            results = torchs
         else:
             config = self.config
             if reset is not None or return_cells:
@@ -194,19 +194,10 @@ class ModuleCalls:
                 results = self._run(input, hx, cx, weights, layout, options, config)
             else:
                 results = _options.compute(module, config, input, states, weights, layout, reset, self._run)
-            output, hy, cy, cells = results
-        if is_packed:
-            if back is not None:
-                hy = hy.index_select(1, back)
-                cy = cy.index_select(1, back) if self.has_cells else cy
-            rest = (batch_sizes, order, back)
-            return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest) if return_cells else cells
-        if is_time_second:
-            return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if return_cells else cells
-        if not own_shape:
-            output, hy, cy = output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.has_cells else cy
-            return output, hy, cy, cells.squeeze(1) if return_cells else cells
-        return output, hy, cy, cells
+        if is_packed or is_time_second or not own_shape:
+            packed = (batch_sizes, order, back) if is_packed else None
+            return _options.in_layout_of_input(results, packed, is_time_second)
+        return results
 
     def _are_mine(self, tensors: Sequence[Any]) -> bool:
         """Whether all, but for None, are plain tensors that hold their values, on the module's device."""
