@@ -228,4 +228,4 @@ def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
     old, new = f"{before}  return !sync_threads_or(timed_out);\n", f"{before}  return true;\n"
     edit = Edit("decode/cuda/group_predictor.cuh", old, new)
     pairs = unordered(plain_builder.run_decode("unordered", (edit,), order=True), *MODELS[0])
-    assert is_found("write *reinterpret_cast<uint2*>(to + row", "read const uint4 states = load_shared(own", pairs)
+    assert is_found("write *reinterpret_cast<uint2*>(to + row", "read states[c] = load_shared(columns.own", pairs)

@@ -41,10 +41,9 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
   shared.sums = take(std::max(sums, gathered));
   const auto whole_passes = [](int tiles) { return (tiles + 1) / 2 * 2; };
   const int gates = whole_passes(most(kUpperInput)) * kTileRows;
-  const int64_t written_slots = (batch.slots + batch.blocks - 1) / batch.blocks;
-  const int64_t written = written_slots * kMostWindow * kColumnScoresBytes;
-  const int64_t of_pass = batch.beam > 0 ? int64_t{4} * 2 * kTileRows * (columns + 1) : written;
-  shared.results = take(std::max<int64_t>(of_pass, int64_t{4} * gates * slot_stride));
+  shared.results = take(int64_t{4} * gates * slot_stride);
+  const int64_t written_slots = batch.beam > 0 ? 0 : (batch.slots + batch.blocks - 1) / batch.blocks;
+  shared.scores = take(written_slots * kMostWindow * kColumnScoresBytes);
   const Matrix recurrent[2] = {kRecurrent, kUpperRecurrent};
   const int64_t halves = batch.beam > 0 ? 1 : 2;
   for (int layer = 0; layer < plan.layers; ++layer) {
@@ -53,11 +52,12 @@ SharedLayout lay_out(const SearchPlan& plan, const BatchPlan& batch) {
     shared.cells[layer] = take(int64_t{4} * tiles * kTileUnits * batch.slot_room());
   }
   shared.output_bias = take(4 * int64_t{most(kOutput)} * kTileRows);
+  shared.projection_bias = take(4 * int64_t{most(kProjection)} * kTileRows);
   shared.tiles = take(kMatrices * kBlockTilesBytes);
-  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.list_room() * 16 : 2 * kColumnBytes));
+  shared.columns = take(int64_t{columns} * (batch.beam > 0 ? batch.list_room() * 16 : kRoundsKept * kColumnBytes));
   shared.levels = take(batch.utterances * batch.levels_bytes());
-  shared.slots =
-      take(int64_t{batch.slot_room()} * (batch.beam > 0 ? kHypothesisBytes : 3 * kSlotBytes + 8) + kJobBytes);
+  const int of_slot = batch.beam > 0 ? kHypothesisBytes : (1 + kRoundsKept) * kSlotBytes + 8;
+  shared.slots = take(int64_t{batch.slot_room()} * of_slot + kJobBytes);
   shared.weights = static_cast<int>(at);
   shared.total = static_cast<int>(plan.shared_bytes / 128 * 128);
   return shared;

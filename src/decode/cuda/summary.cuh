@@ -19,13 +19,15 @@ __device__ __forceinline__ float add_logs(float a, float b) {
 struct LogSum {
   float largest = kNever, sum = 0;
 
+  // Of a number or of none, kNever. Without branches, so that those of several columns are added side by side.
   __device__ __forceinline__ void add(float log_value) {
-    if (log_value == kNever) return;
     const float before = largest;
     largest = fmaxf(largest, log_value);
-    if (before != kNever) sum *= expf(before - largest);
-    sum += log_value == largest && before == kNever ? 1.0f : expf(log_value - largest);
+    const float shift = subtrahend();
+    sum = sum * expf(before - shift) + expf(log_value - shift);
   }
+  // What is taken from logarithms: the largest, if there is one.
+  __device__ __forceinline__ float subtrahend() const { return largest == kNever ? 0 : largest; }
   __device__ __forceinline__ float log_sum() const { return largest + logf(sum); }
 };
 
@@ -50,7 +52,7 @@ __device__ __forceinline__ void add_up_over_lanes(LogSum (&sums)[COUNT]) {
       for (int bits = LANES / 2; bits > 0; bits /= 2)
         sums[c].largest = fmaxf(sums[c].largest, __shfl_xor_sync(kWholeWarp, sums[c].largest, bits));
     }
-    if (own != kNever) sums[c].sum *= expf(own - sums[c].largest);
+    sums[c].sum *= expf(own - sums[c].subtrahend());
   }
 #pragma unroll
   for (int bits = LANES / 2; bits > 0; bits /= 2) {
