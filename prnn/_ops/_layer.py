@@ -124,6 +124,11 @@ class Layer:
             norm = [gates, gates, cells, cells] if config.normalize != _C.NORMALIZE_NONE else []
             self.gates_shapes = [(*gates, *cells), *norm]
             self.params_size = sum(map(prod, self.gates_shapes))
+        # Elements at which the matrices of a stack's layers begin, and behind all of these their biases.
+        offsets = (
+            [self.rnn.layer_offsets(each, 0) for each in range(config.num_layers)] if config.num_layers > 1 else []
+        )
+        self._firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         # The CPU's handle, which is this thread's, as the layer is; a GPU's follows torch's stream in each call.
@@ -164,10 +169,7 @@ class Layer:
     def frozen_layers(self, weights: Sequence[Tensor]) -> int:
         """The number of the lowest layers that have no weight that wants a gradient, where some layer has one; else 0.
         weights: as the operators take them."""
-        layers = self.config.num_layers
-        offsets = [self.rnn.layer_offsets(layer, 0) for layer in range(layers)]
-        # Elements at which the layers' matrices begin, and behind all of these their biases.
-        firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
+        layers, firsts = self.config.num_layers, self._firsts
         lowest, begin = layers, 0
         for weight in weights:
             end = begin + int(weight.numel())
@@ -361,6 +363,19 @@ def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.dev
         _make_room(_local.layers)
         found = _local.layers[key] = Layer(config, dtype, input_size, device)
     return found
+
+
+def without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
+    """The configuration of a call with a gradient, with the number of its lowest layers that have none. data: input, hx
+    and cx."""
+    if config.num_layers == 1 or weights[0].requires_grad:
+        return config
+    if any(tensor is not None and tensor.requires_grad for tensor in data):
+        return config
+    input = data[0]
+    assert input is not None
+    frozen = layer(config, input.dtype, int(input.size(-1)), input.device).frozen_layers(weights)
+    return config._replace(frozen_layers=frozen) if frozen > 0 else config
 
 
 def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
