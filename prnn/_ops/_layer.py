@@ -26,12 +26,6 @@ _CACHE_LIMIT = 256
 # Bytes of a workspace that a layer on the CPU keeps for its next call, which then has no memory to allocate.
 _KEPT_WORKSPACE = 2**16
 
-# Timesteps of which more make no difference to what runs; of kMeasuredSteps (src/rnn/plan/plan.h).
-_MANY_STEPS = 64
-
-# With more, the library does not take cuDNN if there is another choice; kMostCudnnSteps (src/rnn/plan/faster.h).
-_MOST_CUDNN_STEPS = 65535
-
 # One layer of at most so many timesteps, sequences and units in float32 has the resident kernels in a call of its own,
 # also where cuDNN's are faster: those take the host some 30 us longer than they save the GPU
 # (docs/resident_kernels_measured.md). RNNs, whose timesteps take cuDNN the least, in inference with fewer timesteps;
@@ -46,7 +40,7 @@ _UNIT = 64
 
 Sizes = Sequence[int] | _C.Sequences  # sequences in each timestep
 
-# Timesteps, or _MANY_STEPS up to _MOST_CUDNN_STEPS, sequences, whether their number changes, precision.
+# Timesteps that stand for those of the call, sequences, whether their number changes, precision.
 SizeKey = tuple[int, int, bool, int]
 
 
@@ -191,10 +185,7 @@ class Layer:
     def _size_key(self, sequences: Sizes, math: int | None) -> SizeKey:
         batch = sequences[0]
         math = self.math if math is None else math
-        steps = len(sequences)
-        if steps <= _MOST_CUDNN_STEPS:
-            steps = min(steps, _MANY_STEPS)
-        return steps, batch, batch != sequences[-1], math
+        return _C.canonical_length(len(sequences)), batch, batch != sequences[-1], math
 
     def plan(self, handle: "_C.Handle", sequences: Sizes, math: int | None = None) -> dict[str, Any]:
         """Returns what runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the
