@@ -17,7 +17,7 @@ from prnn._state_masks import are_kernels_faster, mask_configuration, uses_masks
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
 _MOST = 2**31 - 1  # sequences, and rows of data that the resident kernels count
-_LONG = 256  # timesteps that are no reason for another plan
+_LONG = 256  # timesteps of long sequences
 _OURS = (nn.RNN, nn.GRU, nn.LSTM, nn.sLSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
@@ -139,7 +139,7 @@ def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor
         steps, batch = input.shape[:2]
         if layers and layers[0].batch_first:
             steps, batch = batch, steps
-    return [_checked(batch, found, "it")] * min(steps, _LONG)
+    return [_checked(batch, found, "it")] * _C.canonical_length(steps)
 
 
 def _features(module: torch.nn.Module) -> int | None:
@@ -170,9 +170,10 @@ def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     if not lengths:
         raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
-        return [len(lengths)] * min(lengths[0], _LONG)
+        return [len(lengths)] * _C.canonical_length(lengths[0])
     # The plan asks whether the number of sequences changes, for the largest, and whether timesteps are few.
-    return [len(lengths)] * (min(max(lengths), _LONG) - 1) + [sum(length > min(lengths) for length in lengths)]
+    some_end = [sum(length > min(lengths) for length in lengths)]
+    return [len(lengths)] * (_C.canonical_length(max(lengths)) - 1) + some_end
 
 
 def _checked(number: int, batch: object, what: str) -> int:

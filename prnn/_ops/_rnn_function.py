@@ -14,7 +14,6 @@ from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import layer
 from prnn._ops._operator import apply_of, is_plain
 from prnn._ops._torch_private import is_undisturbed
-from prnn._ops._vmap import call_for_batched, is_batched
 
 __all__ = ["EagerCall", "Places", "apply", "cast_call", "wanted_gradients"]
 
@@ -82,14 +81,10 @@ class EagerCall(NamedTuple):
 
     def gradients(self, ctx: Any, gradients: Any, needs: Sequence[bool]) -> list[Tensor | None]:
         """Returns the gradients of input, hx, cx and the weights."""
-        undisturbed = is_undisturbed()
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        is_direct = undisturbed and not torch.is_grad_enabled()
+        is_direct = is_undisturbed() and not torch.is_grad_enabled()
         for gradient in gradients:
-            if gradient is not None and not is_plain(gradient):
-                is_direct = False
-                if undisturbed and is_batched(gradient):
-                    return call_for_batched(lambda given: self.gradients(ctx, given, needs), gradients)
+            is_direct = is_direct and (gradient is None or is_plain(gradient))
         input, hx, cx, output, reserve, *weights = ctx.saved_tensors
         reset = zoneout = recurrent = seed = lengths = None
         if ctx.has_options:
