@@ -24,6 +24,9 @@ ENGINE_WGMMA_SPLIT_K: int
 DEFAULT_MATH: int
 TF32_MATH: int
 WGRAD_MODE_SET: int
+NORMALIZE_GATES: int
+NORMALIZE_PRODUCTS: int
+NORMALIZE_NONE: int
 
 class NotSupportedError(NotImplementedError): ...
 
@@ -99,6 +102,9 @@ class Rnn:
         dropout: float = 0.0,
         heads: int = 1,
         gates_input: bool = False,
+        reverse: bool = False,
+        normalize: int = ...,
+        epsilon: float = 0.0,
     ) -> None: ...
     def params_size(self) -> int: ...
     def layer_offsets(self, layer: int, direction: int) -> tuple[int, int, int, int, int]: ...
@@ -185,6 +191,13 @@ class Rnn:
         options: tuple[int, int, int, bool, bool] | None,
     ) -> None: ...
     def spaces(self, handle: Handle, training: bool, sequences: Sequences) -> tuple[int, int]: ...
+    def prepare_gates(self, handle: Handle, training: bool, steps: int, batch: int) -> GatesCall: ...
+    def gates_input_forward(
+        self, handle: Handle, rows: int, input_size: int, input: int, weight: int, x: int
+    ) -> None: ...
+    def gates_input_backward(
+        self, handle: Handle, rows: int, input_size: int, input: int, weight: int, dx: int, dinput: int, dweight: int
+    ) -> None: ...
     def backward_space(self, handle: Handle, sequences: Sequences, has_dcells: bool, has_dx: bool) -> int: ...
     def backward_data(
         self,
@@ -219,6 +232,27 @@ class Rnn:
         reserve_size: int,
     ) -> None: ...
 
+class GatesCall:
+    @property
+    def workspace_size(self) -> int: ...
+    @property
+    def reserve_size(self) -> int: ...
+    def forward(
+        self, arrays: Sequence[int], y: int, cy: int, workspace: int, reserve: int, reserve_size: int
+    ) -> None: ...
+    def backward(
+        self,
+        arrays: Sequence[int],
+        y: int,
+        dy: int,
+        dcy: int,
+        gradients: Sequence[int],
+        workspace: int,
+        reserve: int,
+        reserve_size: int,
+    ) -> None: ...
+
+def canonical_length(length: int) -> int: ...
 def gpu_names() -> list[str]: ...
 def describe_gpu(handle: Handle) -> str: ...
 def __getattr__(name: str) -> Any: ...  # the losses

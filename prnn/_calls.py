@@ -3,7 +3,6 @@
 The host's time is most of a call of a layer of few units and timesteps. So a call checks its arguments by themselves
 alone, and looks up the rest in one table of the module, ModuleCalls.calls."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from prnn._ops._autocast import cast_weights, casts_of
 from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
-from prnn._ops._layer import EXACT_STEPS, Config, layer
+from prnn._ops._layer import EXACT_STEPS, Config, layer, without_frozen_layers
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
@@ -50,7 +49,7 @@ class ModuleCalls:
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
         self.config = config = _options.configuration_of(module)
         cell_states = _options.CELL_STATES.get(module.mode, 0)
-        self.has_cells, self.is_stack = cell_states > 0, config.num_layers > 1
+        self.has_cells = cell_states > 0
         self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
         # A call that may have dropout, resets and cells of every timestep, and no other options.
         self.is_plain = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not self.is_normalized
@@ -64,11 +63,7 @@ class ModuleCalls:
         self.weights, self.places = list(weights), None
         self.own = OwnParameters.of(module, self.dtype, self._are_mine)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
-        if self.is_normalized:
-            return
-        # The layer of each of the packed weights.
-        self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
-        if self.own is not None:
+        if self.own is not None and not self.is_normalized:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
             if lie_packed(self.weights, stack, input):
@@ -183,8 +178,8 @@ class ModuleCalls:
 
         is_torchs = self.takes_torchs and (is_cast or self.dtype is _bfloat16)
         is_torchs = is_torchs and reset is None and lengths is None and not return_cells
-        if is_torchs and (results := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
-            output, hy, cy, cells = results
+        if is_torchs and (torchs := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
+            results = torchs
         else:
             config = self.config
             if reset is not None or return_cells:
@@ -193,25 +188,16 @@ class ModuleCalls:
             if self.is_plain and (reset is None or self.is_cpu or _options.resets_in_kernels(config, input, batch)):
                 options = NO_OPTIONS
                 if reset is not None or config.dropout > 0:
-                    options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None)
+                    options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None, None)
                     if states[2] is not None or states[3] is not None:
                         hx, cx = _options.with_reset_states(states)
                 results = self._run(input, hx, cx, weights, layout, options, config)
             else:
                 results = _options.compute(module, config, input, states, weights, layout, reset, self._run)
-            output, hy, cy, cells = results
-        if is_packed:
-            if back is not None:
-                hy = hy.index_select(1, back)
-                cy = cy.index_select(1, back) if self.has_cells else cy
-            rest = (batch_sizes, order, back)
-            return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest) if return_cells else cells
-        if is_time_second:
-            return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if return_cells else cells
-        if not own_shape:
-            output, hy, cy = output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.has_cells else cy
-            return output, hy, cy, cells.squeeze(1) if return_cells else cells
-        return output, hy, cy, cells
+        if is_packed or is_time_second or not own_shape:
+            packed = (batch_sizes, order, back) if is_packed else None
+            return _options.in_layout_of_input(results, packed, is_time_second)
+        return results
 
     def _are_mine(self, tensors: Sequence[Any]) -> bool:
         """Whether all, but for None, are plain tensors that hold their values, on the module's device."""
@@ -245,23 +231,23 @@ class ModuleCalls:
         batch_sizes, lengths, _, sequences, training, is_cast = layout
         if config.heads > 1:
             hx, cx, recurrent = _options.by_head(config, hx, cx, options[2])
-            options = options if recurrent is None else (options[0], options[1], recurrent, options[3])
+            options = options if recurrent is None else (*options[:2], recurrent, *options[3:])
         if sequences is None and (batch_sizes is not None or lengths is not None):
             sequences = sequences_of(input, batch_sizes, lengths)
-        dtype, casts, places = self.dtype, None, self.places if weights is self.weights else None
+        dtype, casts, places = input.dtype, None, self.places if weights is self.weights else None
         if sequences is None:
             steps, batch, _ = input.shape
             last, is_padded = batch, False
         else:
             steps, batch, last, is_padded = sequences.shape
-        if is_cast and dtype is not _float64:
+        if is_cast and self.dtype is not _float64:
             is_even = last == batch
             casts = casts_of(input, hx, cx, is_even, config.mode, config.proj_size)
             dtype = casts.computed
         frozen, keeps_reserve = 0, training
         if training:
-            if self.is_stack and not weights[0].requires_grad:
-                frozen = self._frozen_layers((input, hx, cx), weights)
+            if config.num_layers > 1 and not weights[0].requires_grad:
+                frozen = without_frozen_layers((input, hx, cx), weights, config).frozen_layers
         elif config.dropout > 0 or config.return_cells:
             keeps_reserve = True
             if self.is_cpu:  # no backward pass will want the reserve space
@@ -271,7 +257,7 @@ class ModuleCalls:
             last = 0
         if last == batch and is_padded:  # all as long, but shorter than the input
             steps = -steps
-        has_options = config.has_reset + 2 * config.return_cells
+        has_options = config.has_reset + 2 * config.return_cells + 4 * config.gates_input + 8 * config.reverse
         on_gpu = None if not self.is_gpu else (self.has_tf32 and allows_tf32_rnn(), is_benchmark(), _is_capturing())
         size = (steps, batch, last, keeps_reserve, frozen, has_options, dtype, on_gpu, this_thread.token)
         call = self.calls.get(size)
@@ -286,30 +272,21 @@ class ModuleCalls:
             eager = EagerCall(call, sequences, places, casts)
             output, hy, cy, cells = apply(input, hx, cx, (eager, options), *weights)
         else:
-            data, packed = (input, hx, cx), None
+            data = (input, hx, cx)
+            packed: Any = None
             if casts is not None:
                 data, packed = cast_call(casts, data, weights, places)
             if packed is None:
                 packed = weights[0] if places is not None else pack_weights(weights, call.stack, data[0])
             output, hy, cy, _, cells = call.forward(sequences, data, packed, options)
             if casts is not None:
-                output, hy, cy, cells = casts.results(output, hy, cy, cells)
+                output, hy, cy, cells = casts.results(output, hy, cy, cells)  # type: ignore[arg-type]
         if cy is None or cells is None:
             cy, cells = self.nothing if cy is None else cy, self.nothing if cells is None else cells
+            hy = self.nothing if hy is None else hy
         if config.heads > 1:
             hy, cy = _options.by_layer(config, hy, cy)
         return output, hy, cy, cells
-
-    def _frozen_layers(self, data: Sequence[Tensor | None], weights: Sequence[Tensor]) -> int:
-        """The number of the lowest layers without gradients, of a call that has one."""
-        for tensor in data:
-            if tensor is not None and tensor.requires_grad:
-                return 0
-        lowest = self.config.num_layers
-        for weight, its_layer in zip(weights, self.layer_of, strict=False):
-            if weight.requires_grad and its_layer < lowest:
-                lowest = its_layer
-        return lowest % self.config.num_layers
 
     def _prepare(
         self,
@@ -325,7 +302,7 @@ class ModuleCalls:
         (input, hx, cx), weights = given
         if sequences is None:
             sequences = Sequences.even(*input.shape[:2])
-        stack = layer(config, dtype, self.input_size, self.device)
+        stack = layer(config, dtype, input.size(-1), self.device)
         data = input.to(dtype), None if hx is None else hx.to(dtype), None if cx is None else cx.to(dtype)
         call = prepare(stack, sequences, data, cast_weights(weights, dtype), seed, training)
         if len(self.calls) >= _MOST_SIZES:

@@ -18,7 +18,7 @@ from prnn._layer_arguments import (
 from prnn._ops._call import Options
 from prnn._ops._layer import Config
 from prnn._ops.rnn import call
-from prnn._options import CELL_STATES, Layout, by_head, by_layer, compute, configuration_of
+from prnn._options import CELL_STATES, Layout, by_head, by_layer, compute, configuration_of, in_layout_of_input
 
 __all__ = ["run_checked"]
 
@@ -76,19 +76,10 @@ def run_checked(
 
     config = configuration_of(module, return_cells, reset is not None)
     layout: Layout = (batch_sizes, lengths, batch if is_packed else None, None, False, False)
-    output, hy, cy, cells = compute(module, config, input, states, weights, layout, reset, _run_operator)
-
-    if is_packed:
-        if back is not None:
-            hy, cy = hy.index_select(1, back), cy.index_select(1, back) if module.mode in CELL_STATES else cy
-        rest = (batch_sizes, order, back)
-        return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
-    if is_single:
-        cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
-        return output.squeeze(1), hy.squeeze(1), cy, cells
-    if is_time_second:
-        output, cells = output.transpose(0, 1), cells.transpose(0, 1) if return_cells else cells
-    return output, hy, cy, cells
+    results = compute(module, config, input, states, weights, layout, reset, _run_operator)
+    if is_packed or is_time_second or is_single:
+        return in_layout_of_input(results, (batch_sizes, order, back) if is_packed else None, is_time_second)
+    return results
 
 
 def _checked(
@@ -120,12 +111,12 @@ def _run_operator(
     options: Options,
     config: Config,
 ) -> Results:
-    reset, zoneout, recurrent, seed = options
+    reset, zoneout, recurrent, seed, on_device = options
     if config.heads > 1:
         hx, cx, recurrent = by_head(config, hx, cx, recurrent)
     masks = (zoneout, recurrent) if config.mask_kinds > 0 else ()
     batch_sizes, lengths, max_batch, *_ = layout
-    sequences = (batch_sizes, lengths, reset, masks, seed, max_batch)
+    sequences = (batch_sizes, lengths if on_device is None else on_device, reset, masks, seed, max_batch)
     output, hy, cy, cells = call(input, hx, cx, list(weights), *sequences, config)
     if config.heads > 1:
         hy, cy = by_layer(config, hy, cy)

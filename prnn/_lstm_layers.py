@@ -1,5 +1,6 @@
-"""Stacks of LSTM layers by the operator layer_norm_lstm: LayerNormLSTM's, and those with zoneout or recurrent dropout
-that no kernel of plain layers serves: in float64 on a GPU, and where layer and batch are large."""
+"""Stacks of LSTM layers by calls of each layer's recurrence on the input of its gates: LayerNormLSTM's, and those with
+zoneout or recurrent dropout that no kernel of plain layers serves: in float64 on a GPU, and where layer and batch are
+large."""
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
@@ -16,22 +17,23 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from prnn._compiler import disable
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import check_not_empty, is_autocast
+from prnn._modes import NORMALIZE
 from prnn._ops._autocast import are_even, casts_of
 from prnn._ops._handles import DTYPES, handle
-from prnn._ops._layer import MODES
+from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
 from prnn._ops._sequences import sequences_of, unpack
-from prnn._ops._torch_private import assert_async, in_functorch
-from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm, layer_norm_lstm_plan
+from prnn._ops._torch_private import assert_async
 from prnn._ops.layer_norm_lstm_input import input_products
-from prnn._state_masks import draw_masks, given
+from prnn._state_masks import draw_masks, given, mask_configuration
 
 __all__ = ["run_lstm_layers"]
 
 States = tuple[Tensor | None, Tensor | None]  # h and c
 Masks = tuple[Tensor | None, Tensor | None]  # zoneout's (T, N, L D H), and the recurrent (L D, N, H)
-Run = Callable[[Tensor, States, Tensor | None, Masks], tuple[Tensor, Tensor, Tensor]]
+Run = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]  # a call of a layer, as prnn._options has it
+Stack = Callable[[Tensor, States, Tensor | None, Masks], tuple[Tensor, Tensor, Tensor]]
 
 
 def run_lstm_layers(
@@ -43,6 +45,7 @@ def run_lstm_layers(
     lengths: Tensor | None,
     reset: Tensor | None,
     masks: tuple[Tensor | None, ...] | None,
+    run: Run,
     return_cells: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A call of a module, of arguments that have been checked: output, hy, cy, and no elements for cells.
@@ -52,6 +55,7 @@ def run_lstm_layers(
         states: h and c, and those of reset_hx.
         weights: the module's, in the order of its _packed_weights().
         masks: of draw_masks(), in the layout of input; None: to be drawn here, in the type of the computation.
+        run: makes a layer's call.
     """
     is_cast = is_autocast(input)
     # The types of computation and results: the weights' type, under autocast the autocast type unless they are
@@ -84,8 +88,8 @@ def run_lstm_layers(
             states = [None if state is None else state.to(dtype) for state in states]
             weights = [weight.to(dtype) for weight in weights]
         on_device = None if lengths is None else _lengths_on_device(lengths, input)
-        run = partial(_run_stack, module, weights)
-        output, hy, cy = _run_with_resets(run, input, states, on_device, (zoneout, recurrent), reset, directions)
+        stack = partial(_run_stack, module, weights, run)
+        output, hy, cy = _run_with_resets(stack, input, states, on_device, (zoneout, recurrent), reset, directions)
     if batch_sizes is not None:
         output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
     output, hy, cy = output.to(result_dtype), hy.to(result_dtype), cy.to(cell_dtype)
@@ -102,17 +106,6 @@ def _require_served(module: Any, input: Tensor, return_cells: bool) -> None:
         raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
     if input.is_cuda and module.backend == "cudnn":
         raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
-
-
-def _require_resident(module: Any, input: Tensor) -> None:
-    """Where the backend says so. input: (T, N, I)."""
-    batch, units = input.size(1), module.hidden_size // module.heads
-    forward, backward, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), units)
-    if "steps" in (forward, backward):
-        raise NotSupportedError(
-            f"backend is 'persistent', {given(module)}: resident kernels with masks serve no {batch} sequences of "
-            f"{units} units in {input.dtype}"
-        )
 
 
 def _lengths_on_device(lengths: Tensor, input: Tensor) -> Tensor:
@@ -143,7 +136,7 @@ def _constant_lengths(lengths: Tensor, input: Tensor) -> Tensor:
 
 
 def _run_stack(
-    module: Any, weights: Sequence[Tensor], input: Tensor, hx: States, lengths: Tensor | None, masks: Masks
+    module: Any, weights: Sequence[Tensor], run: Run, input: Tensor, hx: States, lengths: Tensor | None, masks: Masks
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All layers of input (T, N, I): output (T, N, D H), zero beyond each length, and the last h and c, (L D, N, H).
 
@@ -151,8 +144,6 @@ def _run_stack(
         hx: h and c, (L D, N, H); None is zeros.
         lengths: of _lengths_on_device(); None: all are T.
     """
-    if input.is_cuda and module.normalize == "none" and module.backend == "persistent":
-        _require_resident(module, input)
     directions, dropout = 2 if module.bidirectional else 1, module.dropout if module.training else 0.0
     padding = None
     if lengths is not None:
@@ -165,14 +156,14 @@ def _run_stack(
             input = functional.dropout(input, dropout)
         outputs = []
         for direction in range(directions):
-            y, cy = _run_layer(module, weights, layer * directions + direction, input, hx, lengths, masks)
+            y, cy = _run_layer(module, weights, layer * directions + direction, input, hx, lengths, masks, run)
             outputs.append(y)
-            last_h.append(y[0 if direction else -1])
+            last_h.append(y[:1] if direction else y[-1:])
             last_c.append(cy)
         input = torch.cat(outputs, -1) if directions == 2 else outputs[0]
         if padding is not None:
             input = input.masked_fill(padding, 0)
-    return input, torch.stack(last_h), torch.stack(last_c)
+    return input, torch.cat(last_h), torch.cat(last_c)
 
 
 def _run_layer(
@@ -183,78 +174,64 @@ def _run_layer(
     hx: States,
     lengths: Tensor | None,
     masks: Masks,
+    run: Run,
 ) -> tuple[Tensor, Tensor]:
-    """One layer and direction, counted together by `index`: y (T, N, H) and the last c. hx, masks: those of all."""
-    hidden, directions = module.hidden_size, 2 if module.bidirectional else 1
-    h, c = hx
-    zoneout, recurrent_mask = masks
-    arrays: list[Tensor | None] = [
-        None if h is None else h[index],
-        None if c is None else c[index],
+    """One layer and direction, counted together by `index`: y (T, N, H) and the last c, (1, N, H). hx, masks: those of
+    all. A head is a recurrence of its own."""
+    hidden, heads, directions = module.hidden_size, module.heads, 2 if module.bidirectional else 1
+    own, (h, c), (zoneout, recurrent_mask) = slice(index, index + 1), hx, masks
+    arrays = [
+        None if h is None else h[own],
+        None if c is None else c[own],
         None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype),
-        None if recurrent_mask is None else recurrent_mask[index].to(input.dtype),
+        None if recurrent_mask is None else recurrent_mask[own].to(input.dtype),
     ]
-    numbers = (
-        NORMALIZE[module.normalize],
-        index % directions == 1,
-        float(getattr(module, "eps", 1e-5)),
-        0.0 if module.training else float(module.zoneout),
-    )
+    norm: Sequence[Tensor] = ()
     if module.normalize != "none":
         count = len(weights) // (module.num_layers * directions)
-        own = weights[index * count : (index + 1) * count]  # matrices, the input's gain, and gain and bias of each norm
-        x = input_products(input, own[0])
+        weight_ih, weight_hh, *norm = weights[index * count : (index + 1) * count]
+        x = input_products(input, weight_ih)
         if module.normalize == "products":
-            x = functional.layer_norm(x, (x.size(-1),), own[2], eps=module.eps)
-        return _run_recurrence(x, own[1], own[-4:], arrays, lengths, numbers)
-    matrices = 2 * module.num_layers * directions  # before as many biases
-    weight_ih, weight_hh = weights[2 * index : 2 * index + 2]
-    biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()
-    x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
-    if module.heads == 1:
-        return _run_recurrence(x, weight_hh, (None,) * 4, arrays, lengths, numbers)
-    of_heads = [
-        x.chunk(module.heads, -1),
-        *((None,) * module.heads if a is None else a.chunk(module.heads, -1) for a in arrays),
-    ]
-    results = [
-        _run_recurrence(own_x, recurrent, (None,) * 4, own, lengths, numbers)
-        for recurrent, own_x, *own in zip(weight_hh.unbind(), *of_heads, strict=True)
-    ]
-    y, cy = zip(*results, strict=True)
-    return torch.cat(y, -1), torch.cat(cy, -1)
+            x = functional.layer_norm(x, (x.size(-1),), norm[0], eps=module.eps)
+        norm = norm[-4:]
+        of_heads = [[weight_hh, *norm]]
+    else:
+        matrices = 2 * module.num_layers * directions  # before as many biases
+        weight_ih, weight_hh = weights[2 * index : 2 * index + 2]
+        biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()
+        x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
+        of_heads = [[weight_hh]] if heads == 1 else [[recurrent] for recurrent in weight_hh.unbind()]
+    config, ys, cys = _config_of(module, index % directions == 1), [], []
+    trains = False
+    for tensor in (x, *arrays[:2], weight_hh, *norm):
+        trains = trains or (tensor is not None and tensor.requires_grad)
+    trains = trains and torch.is_grad_enabled()
+    layout = (None, None, None, None, trains, False)
+    parts = [[a] * heads if a is None or heads == 1 else a.chunk(heads, -1) for a in (x, *arrays)]
+    for own_weights, own_x, h, c, own_zoneout, own_mask in zip(of_heads, *parts, strict=True):
+        options = (None, own_zoneout, own_mask, None, lengths)
+        y, _, cy, _ = run(own_x, h, c, own_weights, layout, options, config)
+        ys.append(y)
+        cys.append(cy)
+    return (ys[0], cys[0]) if heads == 1 else (torch.cat(ys, -1), torch.cat(cys, -1))
 
 
-def _run_recurrence(
-    x: Tensor,
-    recurrent: Tensor,
-    norm: Sequence[Tensor | None],
-    states_and_masks: Sequence[Tensor | None],
-    lengths: Tensor | None,
-    numbers: tuple[int, bool, float, float],
-) -> tuple[Tensor, Tensor]:
-    """y (T, N, H) and the last c of x (T, N, 4 H), the products of the input with what is added to them.
-
-    Args:
-        norm: gain and bias of the gates, gain and bias of the cell state; None each where nothing is normalised.
-        states_and_masks: h0, c0, and the masks of zoneout and the recurrence, each of this recurrence alone.
-        numbers: normalize, whether it runs backwards, epsilon, and the expectation that evaluation takes in the place
-            of zoneout's mask; 0 in training.
-    """
-    h0, c0, *masks = states_and_masks
-    arrays: list[Any] = [x, h0, c0, recurrent, *norm, *masks, lengths]
-    # Under vmap a tensor does not say whether a transform around it wants its gradient.
-    wanted = in_functorch()
-    for place, array in enumerate(arrays):
-        if array is not None:
-            arrays[place] = array = array.contiguous()
-            wanted = wanted or array.requires_grad
-    y, cy, _ = call_layer_norm_lstm(*arrays, *numbers, torch.is_grad_enabled() and wanted)
-    return y, cy
+def _config_of(module: Any, reverse: bool) -> Config:
+    """The operator's configuration of a layer's recurrence, of one head."""
+    zoneout, mask_kinds = mask_configuration(module)
+    return Config(
+        *(MODES["LSTM"], module.hidden_size // module.heads, 0, 1, False, 0.0, BACKENDS[module.backend]),
+        zoneout=zoneout,
+        mask_kinds=mask_kinds,
+        gates_input=True,
+        reverse=reverse,
+        normalize=NORMALIZE[module.normalize],
+        epsilon=0.0 if module.normalize == "none" else module.eps,
+    )
 
 
 def _run_with_resets(
-    run: Run,
+    stack: Stack,
     input: Tensor,
     hx: Sequence[Tensor | None],
     lengths: Tensor | None,
@@ -262,19 +239,19 @@ def _run_with_resets(
     reset: Tensor | None,
     directions: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """run(input, states, lengths, masks) of sequences that start anew where `reset`, (T, N), is set, by kernels that
+    """stack(input, states, lengths, masks) of sequences that start anew where `reset`, (T, N), is set, by kernels that
     know no resets. hx: h and c, and those of reset_hx."""
     if reset is not None and reset.numel() > 0 and input.size(0) > 1:
-        return _run_cut(run, input, hx, lengths, masks, reset, directions)
+        return _run_cut(stack, input, hx, lengths, masks, reset, directions)
     h, c = hx[:2]
     if reset is not None and reset.numel() > 0:  # an agent acts: nothing to cut, and nothing to wait for
         h, c = (_initial_state(*pair, reset[0], directions) for pair in zip(hx[:2], hx[2:], strict=True))
-    return run(input, (h, c), lengths, masks)
+    return stack(input, (h, c), lengths, masks)
 
 
 @disable  # how many pieces there are, and how long, differs from call to call
 def _run_cut(
-    run: Run,
+    stack: Stack,
     input: Tensor,
     hx: Sequence[Tensor | None],
     lengths: Tensor | None,
@@ -290,7 +267,7 @@ def _run_cut(
             None if zoneout is None else group.pad(zoneout),
             None if recurrent is None else recurrent[:, group.begin : group.end],
         )
-        return run(input, (h, c), group.lengths, own)
+        return stack(input, (h, c), group.lengths, own)
 
     def call(
         data: Tensor, h: Tensor | None, c: Tensor | None, _: Tensor, count: int

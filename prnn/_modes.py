@@ -11,6 +11,8 @@ _TABLE = (  # name, the C API's number, gates, and the states of a unit that go 
     ("sLSTM_EXP", _C.SLSTM_EXP, 4, 3),
 )
 
+NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS, "none": _C.NORMALIZE_NONE}
+
 MODES = {name: number for name, number, _, _ in _TABLE}
 GATES = {name: gates for name, _, gates, _ in _TABLE}
 CELL_STATES = {name: states for name, _, _, states in _TABLE if states > 0}

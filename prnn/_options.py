@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from prnn._C import Sequences
 from prnn._lstm_layers import run_lstm_layers
@@ -30,6 +31,7 @@ __all__ = [
     "by_layer",
     "compute",
     "configuration_of",
+    "in_layout_of_input",
     "resets_in_kernels",
     "with_reset_states",
 ]
@@ -82,22 +84,36 @@ def compute(
     input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
     batch_sizes, lengths, max_batch, *_ = layout
     if module.normalize != "none":
-        return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None)
+        return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None, run)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
     zoneout = recurrent = None
     batch = input.size(1) if max_batch is None else max_batch
     if config.zoneout > 0 or config.mask_kinds > 0:
         zoneout, recurrent = draw_masks(module, input, batch)
         if config.mode == MODES["LSTM"] and not are_in_kernels(config, input, batch, lengths, weights):
-            given = (batch_sizes, _tensor_of(lengths), reset, (zoneout, recurrent), config.return_cells)
+            given = (batch_sizes, _tensor_of(lengths), reset, (zoneout, recurrent), run, config.return_cells)
             return run_lstm_layers(module, input, states, weights, *given)
     hx, cx, *at_reset = states
     if reset is not None and not resets_in_kernels(config, input, batch):
-        options = (reset, zoneout, recurrent, seed)
+        options = (reset, zoneout, recurrent, seed, None)
         return _run_segments(config, input, states, weights, layout, options, run)
     if at_reset[0] is not None or at_reset[1] is not None:
         hx, cx = with_reset_states(states)
-    return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed), config)
+    return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed, None), config)
+
+
+def in_layout_of_input(results: Results, packed: tuple[Any, ...] | None, is_time_second: bool) -> Any:
+    """A call's results in forward()'s layout of a PackedSequence, with the rest of its members, of (N, T, I), or of one
+    sequence."""
+    output, hy, cy, cells = results
+    if packed is not None:
+        if (back := packed[2]) is not None:
+            hy, cy = hy.index_select(1, back), cy.index_select(1, back) if cy.dim() == 3 else cy
+        whole = [PackedSequence(rows, *packed) if rows.dim() == 2 else rows for rows in (output, cells)]
+        return whole[0], hy, cy, whole[1]
+    if is_time_second:
+        return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if cells.dim() == 3 else cells
+    return tuple(value.squeeze(1) if value.dim() == 3 else value for value in results)
 
 
 def _run_segments(
@@ -110,7 +126,7 @@ def _run_segments(
     run: Run,
 ) -> Results:
     """compute() where kernels without resets serve the layer: each piece of a sequence is one of its own."""
-    reset, zoneout, recurrent, seed = options
+    reset, zoneout, recurrent, seed, _ = options
     assert reset is not None
     batch_sizes, lengths, _, _, training, is_cast = layout
     pieces = cut(reset, batch_sizes, _tensor_of(lengths))
@@ -119,7 +135,7 @@ def _run_segments(
 
     def call_segments(data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int) -> Results:
         layout = (sizes, None, batch, None, training, is_cast)
-        return run(data, hx, cx, weights, layout, (None, zoneout, recurrent, seed), without)
+        return run(data, hx, cx, weights, layout, (None, zoneout, recurrent, seed, None), without)
 
     directions = 2 if config.bidirectional else 1
     return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)

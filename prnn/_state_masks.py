@@ -60,7 +60,7 @@ def mask_configuration(module: Any) -> tuple[float, int]:
 
 
 def are_kernels_faster(units: int, batch: int, dtype: torch.dtype, trains: bool) -> bool:
-    """Whether the kernels of plain LSTMs were faster with masks than the operator layer_norm_lstm, of whose timesteps a
+    """Whether the kernels of plain LSTMs were faster with masks than those on the input of gates, of whose timesteps a
     large batch's are matrix products. Measured on an H200: docs/layer_norm_lstm.md."""
     size = batch * units
     if dtype != torch.float32:

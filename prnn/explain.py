@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 from prnn import _C, nn
-from prnn._errors import NotSupportedError
+from prnn._modes import NORMALIZE
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
-from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
 from prnn._state_masks import are_kernels_faster, mask_configuration, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
 _MOST = 2**31 - 1  # sequences, and rows of data that the resident kernels count
-_LONG = 256  # timesteps that are no reason for another plan
+_LONG = 256  # timesteps of long sequences
 _OURS = (nn.RNN, nn.GRU, nn.LSTM, nn.sLSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
@@ -40,7 +39,7 @@ class LayerExplanation:
     replicas: int  # copies of the weights, each serving a share of the batch
     supported: bool  # False: the resident kernels do not serve it
     notes: tuple[str, ...]  # why not a faster engine, why not together; why it is not supported
-    units: int = 0  # hidden units of a block; 0: of a LayerNormLSTM, and where it is not supported
+    units: int = 0  # hidden units of a block; 0: none holds weights, and where it is not supported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +106,11 @@ def explain(
     layers = []
     for name, layer in module.named_modules():
         if isinstance(layer, nn.LayerNormLSTM):
-            layers.append(_explain_layer_norm(name, layer, sizes[0], gpu, dtype))
+            layers.append(_explain_layer(name, layer, sizes, gpu, dtype, takes_gates=True))
         elif isinstance(layer, (*_OURS, *_TORCH)):
             found = _explain_layer(name, layer, sizes, gpu, dtype)
             if isinstance(layer, nn.LSTM) and uses_masks(layer) and not _is_plain(layer, found, sizes[0]):
-                found = _explain_layer_norm(name, layer, sizes[0], gpu, dtype)
+                found = _explain_layer(name, layer, sizes, gpu, dtype, takes_gates=True)
             layers.append(found)
     return Explanation(sizes[0], tuple(layers))
 
@@ -119,7 +118,7 @@ def explain(
 def _is_plain(layer: nn.LSTM, found: LayerExplanation, batch: int) -> bool:
     """Whether an LSTM with masks runs on the kernels of LSTMs without, which _explain_layer() has found."""
     is_faster = are_kernels_faster(layer.hidden_size, batch, found.dtype, layer.training)
-    return found.device == "CPU" or (found.supported and (is_faster or layer.heads > 1))
+    return found.forward == "cpu" or (found.supported and (is_faster or layer.heads > 1))
 
 
 def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor) -> list[int] | None:
@@ -140,7 +139,7 @@ def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor
         steps, batch = input.shape[:2]
         if layers and layers[0].batch_first:
             steps, batch = batch, steps
-    return [_checked(batch, found, "it")] * min(steps, _LONG)
+    return [_checked(batch, found, "it")] * _C.canonical_length(steps)
 
 
 def _features(module: torch.nn.Module) -> int | None:
@@ -171,9 +170,10 @@ def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     if not lengths:
         raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
-        return [len(lengths)] * min(lengths[0], _LONG)
+        return [len(lengths)] * _C.canonical_length(lengths[0])
     # The plan asks whether the number of sequences changes, for the largest, and whether timesteps are few.
-    return [len(lengths)] * (min(max(lengths), _LONG) - 1) + [sum(length > min(lengths) for length in lengths)]
+    some_end = [sum(length > min(lengths) for length in lengths)]
+    return [len(lengths)] * (_C.canonical_length(max(lengths)) - 1) + some_end
 
 
 def _checked(number: int, batch: object, what: str) -> int:
@@ -194,51 +194,36 @@ def _describe(layer: torch.nn.RNNBase | nn.LayerNormLSTM) -> str:
     return f"{type(layer).__name__} {layer.input_size} -> {state}{layers}{directions}"
 
 
-def _explain_layer_norm(
-    name: str, layer: nn.LayerNormLSTM | nn.LSTM, batch: int, gpu: str | None, dtype: torch.dtype | None
-) -> LayerExplanation:
-    weight = next(layer.parameters())
-    dtype = dtype or weight.dtype
-    device = torch.device("cpu") if gpu is not None else weight.device
-    shape = (getattr(layer, "normalize", "none"), batch, layer.hidden_size // getattr(layer, "heads", 1))
-    names = [row for row in _C.gpu_names() if gpu is not None and row.lower() == gpu.lower()]
-    on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
-    notes: tuple[str, ...] = ()
-    computed = dtype
-    if on == "CPU" and dtype in (torch.float16, torch.bfloat16):
-        computed, notes = torch.float32, ("computed in float32",)
-    try:
-        forward, backward, clusters, blocks = layer_norm_lstm_plan(device, gpu, computed, *shape)
-    except NotSupportedError as error:
-        return LayerExplanation(name, _describe(layer), dtype, on, "-", "-", 1, 0, 0, False, (str(error),))
-    on_steps = [name for name, engine in (("forward", forward), ("backward", backward)) if engine == "steps"]
-    if on_steps:
-        passes = "" if len(on_steps) == 2 else f" {on_steps[0]}"
-        notes += (f"two launches a timestep{passes}: see docs/layer_norm_lstm.md",)
-    threads = torch.get_num_threads() if forward == "cpu" else 1
-    size = (blocks or threads, clusters or 1)
-    return LayerExplanation(name, _describe(layer), dtype, on, forward, backward, 1, *size, True, notes)
-
-
 def _explain_layer(
-    name: str, layer: torch.nn.RNNBase, sizes: list[int], gpu: str | None, dtype: torch.dtype | None
+    name: str,
+    layer: torch.nn.RNNBase | nn.LayerNormLSTM,
+    sizes: list[int],
+    gpu: str | None,
+    dtype: torch.dtype | None,
+    takes_gates: bool = False,
 ) -> LayerExplanation:
+    """takes_gates: of the kernels that take the input of the gates, of one layer and head."""
     weight = next(layer.parameters())
     dtype = dtype or weight.dtype
     notes = []
-    if type(layer) not in (*_OURS, *_TORCH):
+    if type(layer) not in (*_OURS, *_TORCH, nn.LayerNormLSTM):
         notes.append(f"{type(layer).__qualname__} is a subclass, which prnn.convert leaves as it is")
     dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
+    heads = getattr(layer, "heads", 1)
     shape = (layer.hidden_size, layer.num_layers, layer.input_size, layer.bidirectional)
     is_cuda = gpu is not None or weight.device.type == "cuda"
     computed = dtype
     if not is_cuda and dtype in (torch.float16, torch.bfloat16):
         computed = torch.float32
         notes.append("computed in float32")
-    masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer)
-    rnn = _C.Rnn(
-        MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1)
-    )
+    masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer) and not takes_gates
+    if takes_gates:
+        units, dropout, sizes = layer.hidden_size // heads, 0.0, sizes[:1]
+        kind = NORMALIZE[getattr(layer, "normalize", "none")]
+        shape = (units, 1, 4 * units, False)
+        rnn = _C.Rnn(_C.LSTM, DTYPES[computed], *shape, gates_input=True, normalize=kind, epsilon=1e-5)
+    else:
+        rnn = _C.Rnn(MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, heads)
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
         if dtype == torch.float32 and allows_tf32_rnn():
@@ -258,6 +243,10 @@ def _explain_layer(
         engines = ("-", "-")
     if found["supported"] and not found["measured"]:
         notes.append(f"nobody has run the plans for the {found['device']}")
+    on_steps = [label for label, engine in zip(("forward", "backward"), engines, strict=True) if engine == "steps"]
+    if on_steps:
+        passes = "" if len(on_steps) == 2 else f" {on_steps[0]}"
+        notes.append(f"two launches a timestep{passes}: see docs/layer_norm_lstm.md")
     if together > 1 and not engines[0].startswith("wavefront"):
         notes.append("two layers side by side, each on half of the GPU")
     if found["supported"] and together == 1 and found["layers_together_inference"] > 1:
@@ -271,7 +260,7 @@ def _explain_layer(
         found["device"],
         *engines,
         together,
-        found["blocks"],
+        max(found["blocks"], 1) if found["supported"] else 0,
         found["replicas"],
         found["supported"],
         tuple(notes),

@@ -8,12 +8,14 @@
 #include <array>
 #include <climits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <variant>
 #include <vector>
 
+#include "call.h"
 #include "errors.h"
 #include "handle.h"
 #include "sequences.h"
@@ -78,7 +80,7 @@ class Rnn {
   using Offsets = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
 
   Rnn(int mode, int dtype, int hidden, int layers, int input, bool bidirectional, bool skip_input, int projection,
-      float dropout, int heads, bool gates_input)
+      float dropout, int heads, bool gates_input, bool reverse, int normalize, double epsilon)
       : mode_(mode),
         type_(dtype),
         hidden_(hidden),
@@ -89,7 +91,10 @@ class Rnn {
         projection_(projection),
         dropout_(dropout),
         heads_(heads),
-        gates_input_(gates_input) {
+        gates_input_(gates_input),
+        reverse_(reverse),
+        normalize_(normalize),
+        epsilon_(epsilon) {
     configure(nullptr);
     const Handle handle = Handle::cpu();  // the weights' layout is the same on every device
     size_t bytes = 0;
@@ -232,7 +237,7 @@ class Rnn {
     const Descriptors ys = sequence(sequences.sizes, output());
     const auto [h, c] = states(sequences.sizes);
     const int steps = sequences.steps();
-    run(handle, [&, h = h, c = c] {
+    run(handle, [&, h = h, c = c](prnnHandle_t) {
       if (reserve == 0) {
         return prnnRNNForwardInference(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), c,
                                        pointer(cx), weights_.get(), pointer(w), ys.data(), pointer(y), h, pointer(hy),
@@ -315,6 +320,28 @@ class Rnn {
     return workspace + packed_size(sequences, 2);
   }
 
+  // Of an LSTM on the input of its gates: a call of sequences of one length.
+  std::unique_ptr<GatesCall> prepare_gates(const Handle& handle, bool training, int steps, int batch) const {
+    return std::make_unique<GatesCall>(handle, rnn_.get(), training, input_, steps, batch,
+                                       normalize_ != PRNN_NORMALIZE_NONE, masks_.zoneoutExpectation);
+  }
+
+  // The products of the input of such a layer.
+  void gates_input_forward(const Handle& handle, int64_t rows, int64_t input_size, uintptr_t input, uintptr_t weight,
+                           uintptr_t x) const {
+    run(handle, [&](prnnHandle_t library) {
+      return prnnRNNGatesInputForward(library, rnn_.get(), rows, input_size, pointer(input), pointer(weight),
+                                      pointer(x));
+    });
+  }
+  void gates_input_backward(const Handle& handle, int64_t rows, int64_t input_size, uintptr_t input, uintptr_t weight,
+                            uintptr_t dx, uintptr_t dinput, uintptr_t dweight) const {
+    run(handle, [&](prnnHandle_t library) {
+      return prnnRNNGatesInputBackward(library, rnn_.get(), rows, input_size, pointer(input), pointer(weight),
+                                       pointer(dx), pointer(dinput), pointer(dweight));
+    });
+  }
+
   void backward_data(const Handle& handle, const Sequences& sequences, uintptr_t y, uintptr_t dy, uintptr_t dhy,
                      uintptr_t dcy, uintptr_t w, uintptr_t hx, uintptr_t cx, uintptr_t dx, uintptr_t dhx, uintptr_t dcx,
                      uintptr_t workspace, size_t workspace_size, uintptr_t reserve, size_t reserve_size) {
@@ -322,7 +349,7 @@ class Rnn {
     const Descriptors ys = sequence(sequences.sizes, output());
     const auto [h, c] = states(sequences.sizes);
     const int steps = sequences.steps();
-    run(handle, [&, h = h, c = c] {
+    run(handle, [&, h = h, c = c](prnnHandle_t) {
       return prnnRNNBackwardData(handle.get(), rnn_.get(), steps, ys.data(), pointer(y), ys.data(), pointer(dy), h,
                                  pointer(dhy), c, pointer(dcy), weights_.get(), pointer(w), h, pointer(hx), c,
                                  pointer(cx), xs.data(), pointer(dx), h, pointer(dhx), c, pointer(dcx),
@@ -337,7 +364,7 @@ class Rnn {
     const Descriptors ys = sequence(sequences.sizes, output());
     const prnnTensorDescriptor_t h = states(sequences.sizes).first;
     const int steps = sequences.steps();
-    run(handle, [&] {
+    run(handle, [&](prnnHandle_t) {
       return prnnRNNBackwardWeights(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), ys.data(),
                                     pointer(y), pointer(workspace), workspace_size, weights_.get(), pointer(dw),
                                     pointer(reserve), reserve_size);
@@ -510,7 +537,9 @@ class Rnn {
                                           : skip_input_ ? PRNN_SKIP_INPUT
                                                         : PRNN_LINEAR_INPUT;
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, input_mode,
-                               directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
+                               reverse_           ? PRNN_REVERSE
+                               : directions_ == 2 ? PRNN_BIDIRECTIONAL
+                                                  : PRNN_UNIDIRECTIONAL,
                                static_cast<prnnRNNMode_t>(mode_), static_cast<prnnDataType_t>(type_)));
     check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
     check(prnnSetRNNHeads(rnn_.get(), heads_));
@@ -518,6 +547,7 @@ class Rnn {
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
     check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(wgrad_mode_)));
     check(prnnSetRNNFrozenLayers(rnn_.get(), frozen_layers_));
+    check(prnnSetRNNNormalization(rnn_.get(), static_cast<prnnNormalization_t>(normalize_), epsilon_));
   }
 
   void use_dropout(float dropout) {
@@ -582,16 +612,6 @@ class Rnn {
     return bytes;
   }
 
-  template <class Call>
-  void run(const Handle& handle, Call call) {
-    prnnStatus_t status;
-    {
-      py::gil_scoped_release release;
-      status = call();
-    }
-    check(status, handle.get());
-  }
-
   // Enumerations as integers: they are the caller's, and an enumeration may not hold what is none of its values.
   int mode_, type_;
   int hidden_, layers_, input_, directions_;
@@ -599,7 +619,9 @@ class Rnn {
   int projection_;
   float dropout_;
   int heads_;
-  bool gates_input_;
+  bool gates_input_, reverse_;
+  int normalize_;
+  double epsilon_;
   bool has_dropout_ = false;
   int backend_ = PRNN_BEST_BACKEND;
   int math_ = PRNN_DEFAULT_MATH;
@@ -640,9 +662,10 @@ void bind_persistent_rnn(py::module_& module) {
   using namespace py::literals;
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
-      .def(py::init<int, int, int, int, int, bool, bool, int, float, int, bool>(), "mode"_a, "dtype"_a, "hidden"_a,
-           "layers"_a, "input"_a, "bidirectional"_a, "skip_input"_a = false, "projection"_a = 0, "dropout"_a = 0.0f,
-           "heads"_a = 1, "gates_input"_a = false)
+      .def(py::init<int, int, int, int, int, bool, bool, int, float, int, bool, bool, int, double>(), "mode"_a,
+           "dtype"_a, "hidden"_a, "layers"_a, "input"_a, "bidirectional"_a, "skip_input"_a = false, "projection"_a = 0,
+           "dropout"_a = 0.0f, "heads"_a = 1, "gates_input"_a = false, "reverse"_a = false,
+           "normalize"_a = static_cast<int>(PRNN_NORMALIZE_NONE), "epsilon"_a = 0.0)
       .def("params_size", &Rnn::params_size, "Elements of the packed weights.")
       .def("layer_offsets", &Rnn::layer_offsets, "layer"_a, "direction"_a,
            "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: "
@@ -682,6 +705,12 @@ void bind_persistent_rnn(py::module_& module) {
            "(workspace, reserve space) of run_forward in bytes.")
       .def("backward_space", &Rnn::backward_space, "handle"_a, "sequences"_a, "has_dcells"_a, "has_dx"_a,
            "The workspace of run_backward in bytes.")
+      .def("prepare_gates", &Rnn::prepare_gates, "handle"_a, "training"_a, "steps"_a, "batch"_a, py::keep_alive<0, 2>(),
+           "A call of an LSTM on the input of its gates.")
+      .def("gates_input_forward", &Rnn::gates_input_forward, "handle"_a, "rows"_a, "input_size"_a, "input"_a,
+           "weight"_a, "x"_a)
+      .def("gates_input_backward", &Rnn::gates_input_backward, "handle"_a, "rows"_a, "input_size"_a, "input"_a,
+           "weight"_a, "dx"_a, "dinput"_a, "dweight"_a)
       .def("backward_data", &Rnn::backward_data, "handle"_a, "batch_sizes"_a, "y"_a, "dy"_a, "dhy"_a, "dcy"_a, "w"_a,
            "hx"_a, "cx"_a, "dx"_a, "dhx"_a, "dcx"_a, "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a)
       .def("backward_weights", &Rnn::backward_weights, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "y"_a, "dw"_a,

@@ -1,4 +1,5 @@
-"""Arguments of torch.ops.prnn.layer_norm_lstm, and its results beside the reference's in float64."""
+"""Arguments of torch.ops.prnn.rnn for an LSTM on the input of its gates, and its results beside the reference's in
+float64."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,7 +10,12 @@ from reference.layer_norm_lstm import Tf32Product
 from reference.layer_norm_lstm import layer_norm_lstm as reference
 from torch import Tensor
 
-from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
+from prnn import _C
+from prnn._modes import MODES, NORMALIZE
+from prnn._ops._handles import DTYPES, handle
+from prnn._ops._layer import BACKENDS, Config
+from prnn._ops._precision import allows_tf32_rnn
+from prnn._ops.rnn import rnn
 
 NAMES = ("x", "h0", "c0", "recurrent", "gate_gain", "gate_bias", "cell_gain", "cell_bias")
 
@@ -29,7 +35,7 @@ class Case:
     offset: float = 0.0  # of x: a mean that is large beside the deviation
 
     def arrays(self, dtype: torch.dtype, device: str = "cpu") -> list[Tensor | None]:
-        """The operator's tensors, rounded to dtype."""
+        """x, the states, weights, masks and lengths, of which there may be none, rounded to dtype."""
         generator = torch.Generator().manual_seed(self.steps * 1009 + self.batch * 101 + self.hidden)
 
         def normal(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
@@ -66,6 +72,59 @@ class Case:
         return {key: getattr(self, key) for key in keys}
 
 
+def operator_arguments(*given: Any, train: bool = False) -> tuple[Any, ...]:
+    """The operator's arguments from Case.arrays() and Case.numbers()."""
+    x, h, c, recurrent, *norm, zoneout_mask, recurrent_mask, lengths = given[:11]
+    normalize, reverse, epsilon, zoneout = given[11:]
+    h, c, recurrent_mask = (None if array is None else array.unsqueeze(0) for array in (h, c, recurrent_mask))
+    kinds = (zoneout_mask is not None) + 2 * (recurrent_mask is not None)
+    config = Config(
+        *(MODES["LSTM"], x.size(-1) // 4, 0, 1, False, 0.0, BACKENDS["best"]),
+        zoneout=0.0 if kinds & 1 else zoneout,
+        mask_kinds=kinds,
+        gates_input=True,
+        reverse=reverse,
+        normalize=normalize,
+        epsilon=epsilon,
+    )
+    weights = [array for array in (recurrent, *norm) if array is not None]
+    masks = [zoneout_mask, recurrent_mask] if kinds else []
+    return x, h, c, weights, None, lengths, None, masks, None, None, *config, train
+
+
+def check_operator(*given: Any) -> None:
+    """By opcheck, which compares reserve spaces whole: memory that nobody has written to is the same in all runs."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.library.opcheck(rnn, operator_arguments(*given, train=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def call_layer(*given: Any) -> tuple[Tensor, Tensor]:
+    """y and the last c from Case.arrays() and Case.numbers()."""
+    y, _, cy, _, _ = rnn(*operator_arguments(*given))
+    return y, cy.squeeze(0)
+
+
+def plan_of(
+    device: torch.device, gpu: str | None, dtype: torch.dtype, normalize: str, batch: int, hidden: int
+) -> tuple[str, str, int, int]:
+    """The engines forward and backward on the device, or on a GPU of the table, the copies of the weights, and the
+    blocks (on a CPU threads) of each."""
+    layer = _C.Rnn(
+        *(_C.LSTM, DTYPES[dtype], hidden, 1, 4 * hidden, False),
+        gates_input=True,
+        normalize=NORMALIZE[normalize],
+        epsilon=1e-5,
+    )
+    if dtype == torch.float32 and allows_tf32_rnn():
+        layer.set_math(_C.TF32_MATH)
+    found = layer.query(handle(device), [batch]) if gpu is None else layer.query_gpu(gpu, [batch])
+    assert found["supported"], found["reason"]
+    return found["forward_engine"], found["backward_engine"], found["replicas"], found["blocks"]
+
+
 def results(
     case: Case,
     dtype: torch.dtype,
@@ -87,7 +146,7 @@ def results(
         multiply = {"multiply": Tf32Product.apply} if rounds_to_tf32 else {}
         y, cy = reference(*arrays, **case.named(), **multiply)
     else:
-        y, cy, _ = call_layer_norm_lstm(*arrays, *case.numbers(), True)
+        y, cy = call_layer(*arrays, *case.numbers())
     generator = torch.Generator().manual_seed(5)
     dy = torch.randn(y.shape, generator=generator, dtype=torch.float64)
     dcy = torch.randn(cy.shape, generator=generator, dtype=torch.float64)

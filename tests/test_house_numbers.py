@@ -22,7 +22,7 @@ CALL = [
     *("_layer_arguments.py", "_state_masks.py", "_torch_on_cpu.py", "_compiler.py"),
     *("explain.py", "convert.py"),
     *("_ops/rnn.py", "_ops/_call.py", "_ops/_layer.py", "_ops/_rnn_function.py", "_ops/_operator.py"),
-    *("_ops/layer_norm_lstm.py", "_ops/layer_norm_lstm_input.py", "_ops/_segments.py", "_ops/_sequences.py"),
+    *("_ops/layer_norm_lstm_input.py", "_ops/_segments.py", "_ops/_sequences.py"),
     *(
         "_ops/_autocast.py",
         "_ops/_capture.py",
@@ -33,7 +33,7 @@ CALL = [
     ),
     *("_ops/_precision.py", "_ops/_torch_private.py", "_ops/_twin.py", "_ops/_vmap.py"),
 ]
-MOST_LINES = 6094
+MOST_LINES = 5876
 
 
 def test_lines_of_a_call() -> None:
@@ -42,7 +42,7 @@ def test_lines_of_a_call() -> None:
 
 # ---- Names of torch ----
 
-MOST_NAMES = 12
+MOST_NAMES = 10
 
 
 def parts_of(node: ast.expr) -> list[str]:

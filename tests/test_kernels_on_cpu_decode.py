@@ -74,7 +74,7 @@ def test_plans_of_all_gpus(plans: Callable[[str], dict[str, str]], model: str) -
 
 def test_the_plan_that_docs_tell_of(plans: Callable[[str], dict[str, str]]) -> None:
     assert plans(PLANS[0])["H200"].split("; ")[0] == (
-        "1 x 33 blocks, 1 slots of 8 frames, 4 x 33 blocks, 4 slots of 4 frames, 16 x 8 blocks, 8 slots of 2 frames"
+        "1 x 33 blocks, 1 slots of 8 frames, 4 x 33 blocks, 4 slots of 4 frames, 16 x 8 blocks, 8 slots of 3 frames"
     )
 
 
@@ -228,4 +228,4 @@ def test_a_barrier_that_is_missing(plain_builder: Builder) -> None:
     old, new = f"{before}  return !sync_threads_or(timed_out);\n", f"{before}  return true;\n"
     edit = Edit("decode/cuda/group_predictor.cuh", old, new)
     pairs = unordered(plain_builder.run_decode("unordered", (edit,), order=True), *MODELS[0])
-    assert is_found("write *reinterpret_cast<uint2*>(to + row", "read const uint4 states = load_shared(own", pairs)
+    assert is_found("write *reinterpret_cast<uint2*>(to + row", "read states[c] = load_shared(columns.own", pairs)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from layer_norm_lstm_case import Case, compare, results
+from layer_norm_lstm_case import Case, call_layer, compare, plan_of, results
 from masked_layer_case import (
     check_autocast_on_gpu,
     check_each_replay_draws_masks,
@@ -16,7 +16,6 @@ from reference.layer_norm_lstm import layer_norm_lstm as reference
 from test_rnn_cuda import why_not
 
 import prnn
-from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm_plan
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -42,7 +41,7 @@ FLOATS = (torch.float32, *HALVES)
 
 def engines_of(case: Case, dtype: torch.dtype) -> tuple[str, str]:
     device = torch.device("cuda", torch.cuda.current_device())
-    return layer_norm_lstm_plan(device, None, dtype, case.normalize, case.batch, case.hidden)[:2]
+    return plan_of(device, None, dtype, case.normalize, case.batch, case.hidden)[:2]
 
 
 def engine_of(case: Case, dtype: torch.dtype) -> str:
@@ -156,7 +155,7 @@ def test_options(options: dict[str, object], hidden: int, normalize: str, dtype:
 @pytest.mark.parametrize("normalize", KINDS)
 def test_blocks_of_many_units(normalize: str, dtype: torch.dtype) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    assert layer_norm_lstm_plan(device, None, dtype, normalize, 64, 512)[3] == 8
+    assert plan_of(device, None, dtype, normalize, 64, 512)[3] == 8
     compare(Case(7, 64, 512, normalize, True, masks=True, has_lengths=True), dtype, TOLERANCES[dtype], "cuda")
     compare(Case(7, 60, 512, normalize, states=False, zoneout=0.25), dtype, TOLERANCES[dtype], "cuda")
 
@@ -179,7 +178,7 @@ def test_options_of_two_column_tiles(
 def test_zoneout_keeps_every_bit(hidden: int, normalize: str, dtype: torch.dtype) -> None:
     case = Case(9, 4, hidden, normalize, masks=True)
     arrays = case.arrays(dtype, "cuda")
-    y = call_layer_norm_lstm(*arrays, *case.numbers(), False)[0]
+    y = call_layer(*arrays, *case.numbers())[0]
     before = torch.cat([arrays[1][None], y[:-1]])
     kept = arrays[8] == 1
     assert torch.equal(y[kept], before[kept])
@@ -279,7 +278,7 @@ def test_the_largest_layer() -> None:
     recurrent = torch.zeros(4 * hidden, hidden, device="cuda", dtype=torch.float16)
     gains = [torch.ones(4 * hidden, device="cuda").half(), torch.zeros(4 * hidden, device="cuda").half()]
     gains += [gain[:hidden] for gain in gains]
-    y, _, _ = call_layer_norm_lstm(x, None, None, recurrent, *gains, None, None, None, 0, False, 1e-5, 0.0, True)
+    y, _ = call_layer(x, None, None, recurrent, *gains, None, None, None, 0, False, 1e-5, 0.0)
     y.sum().backward()
     expected, _ = reference(x.detach().float(), None, None, recurrent.float(), *(gain.float() for gain in gains))
     assert (y.float() - expected).abs().max() < 0.01

@@ -1,4 +1,4 @@
-"""torch's switch for tf32 in recurrent layers, as the operator layer_norm_lstm reads it. What it does on a GPU:
+"""torch's switch for tf32 in recurrent layers, as LSTMs that take gates read it. What it does on a GPU:
 test_layer_norm_lstm_tf32_cuda.py."""
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 import prnn
 from prnn import _C, _options
-from prnn._ops import layer_norm_lstm, layer_norm_lstm_input
+from prnn._ops import _call, _layer, layer_norm_lstm_input
 
 Make = Callable[[torch.dtype], torch.nn.Module]
 
@@ -21,17 +21,31 @@ LAYERS: dict[str, Make] = {
 
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Returns whether each call of the library was allowed tf32."""
+    """Returns whether each call of the library was allowed tf32. Layers on the CPU follow the switch, too."""
     found: list[bool] = []
+    make, prepared, layer_of = _layer.Layer.__init__, _call.Call._prepared, layer_norm_lstm_input._layer_of
 
-    class Layer(_C.LayerNormLstm):
-        def __init__(self, *values: Any) -> None:
-            super().__init__(*values)
-            found.append(values[-1])
+    def make_following(stack: _layer.Layer, *given: Any) -> None:
+        make(stack, *given)
+        stack.has_tf32 = stack.dtype == torch.float32
 
-    monkeypatch.setattr(_C, "LayerNormLstm", Layer)
-    for module in (layer_norm_lstm, layer_norm_lstm_input):
-        monkeypatch.setattr(module, "remembered", lambda _, make: make())
+    def noted(stack: _layer.Layer) -> None:
+        found.append(stack.math == _C.TF32_MATH)
+
+    def noted_call(call: _call.Call, input: torch.Tensor) -> Any:
+        result = prepared(call, input)
+        noted(call.stack)
+        return result
+
+    def noted_products(x: torch.Tensor) -> _layer.Layer:
+        stack = layer_of(x)
+        noted(stack)
+        return stack
+
+    monkeypatch.setattr(_layer, "_local", _layer._ThreadState())
+    monkeypatch.setattr(_layer.Layer, "__init__", make_following)
+    monkeypatch.setattr(_call.Call, "_prepared", noted_call)
+    monkeypatch.setattr(layer_norm_lstm_input, "_layer_of", noted_products)
     monkeypatch.setattr(_options, "are_in_kernels", lambda *_: False)
     return found
 

@@ -5,12 +5,11 @@ import dataclasses
 
 import pytest
 import torch
-from layer_norm_lstm_case import Case, results
+from layer_norm_lstm_case import Case, call_layer, results
 from test_layer_norm_lstm_cuda import KINDS, OPTIONS, engine_of
 from test_rnn_cuda import why_not
 
 import prnn
-from prnn._ops.layer_norm_lstm import call_layer_norm_lstm
 from prnn._ops.layer_norm_lstm_input import input_products
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
@@ -134,7 +133,7 @@ def test_a_nan_goes_through(hidden: int) -> None:
     case = Case(4, 3, hidden, "none")
     arrays = case.arrays(torch.float32, "cuda")
     arrays[0][1, 2] = torch.nan
-    y = call_layer_norm_lstm(*arrays, *case.numbers(), False)[0]
+    y = call_layer(*arrays, *case.numbers())[0]
     assert torch.isnan(y[1:, 2]).all()
     assert torch.isfinite(y[:, :2]).all()
 

@@ -29,6 +29,12 @@ def write(path: Path, *lines: object) -> Path:
     return path
 
 
+def test_an_offset_of_null_is_none(wav: Path, tmp_path: Path) -> None:
+    """As NeMo reads it; pandas writes missing values so."""
+    (utterance,) = read_manifest(write(tmp_path / "m.jsonl", {**GOOD, "offset": None, "channel_selector": None}))
+    assert (utterance.offset, utterance.channel) == (0.0, None)
+
+
 def test_reads_relative_and_absolute_paths_and_passes_over_other_keys(wav: Path, tmp_path: Path) -> None:
     manifest = write(
         tmp_path / "m.jsonl",

@@ -1,6 +1,5 @@
 """The modules of prnn.nn on the meta device, and under transforms of their backward pass."""
 
-import concurrent.futures
 import copy
 from typing import Any
 
@@ -8,12 +7,10 @@ import pytest
 import torch
 from nn_pairs import CELLS, flat, make, make_pair
 from torch import Tensor
-from torch._vmap_internals import _vmap
 from torch.nn.utils.rnn import PackedSequence
 
 import prnn
 from prnn._ops import rnn
-from prnn._ops._vmap import call_for_batched
 
 META_OPTIONS: list[dict[str, Any]] = [
     {},
@@ -205,66 +202,18 @@ def test_vmap_over_nothing() -> None:
         torch.func.vmap(prnn.nn.GRU(3, 4))(torch.randn(0, 5, 2, 3))
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # a call for each of the gradients
-def test_batched_gradients() -> None:
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("module", [prnn.nn.LSTM(3, 4), prnn.nn.LayerNormLSTM(3, 4)])
+def test_batched_gradients_are_refused(module: torch.nn.Module) -> None:
+    """As by torch's layers on a GPU; torch.func has them (torch.vmap of torch.func.vjp)."""
     x = torch.randn(5, 2, 3, requires_grad=True)
-    layer_norm = prnn.nn.LayerNormLSTM(3, 4)(x)[0]
-    weights = torch.randn(3, *layer_norm.shape)
-    (found,) = torch.autograd.grad(layer_norm, x, weights, is_grads_batched=True, retain_graph=True)
-    torch.testing.assert_close(found, gradients(layer_norm, x, weights))
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_batched_gradients_of_every_output(cell: str) -> None:
-    theirs, ours = make_pair(cell, 3, 4)
-    x = torch.randn(5, 2, 3, dtype=torch.float64)
-    weights = [torch.randn(3, *output.shape, dtype=torch.float64) for output in flat(ours(x))]
-    weights[-1] = weights[-1][:1].expand(3, *weights[-1].shape[1:])
-
-    def gradients_of(module: torch.nn.Module) -> tuple[Tensor, ...]:
-        leaf = x.clone().requires_grad_()
-        inputs = [leaf, *module.parameters()]
-        return torch.autograd.grad(flat(module(leaf)), inputs, weights, is_grads_batched=True)
-
-    torch.testing.assert_close(gradients_of(ours), gradients_of(theirs))
-    found, expected = (
-        torch.autograd.functional.jacobian(lambda x, module=module: module(x)[0], x, vectorize=True)
-        for module in (ours, theirs)
-    )
-    torch.testing.assert_close(found, expected)
-
-
-def test_batched_gradients_in_another_thread() -> None:
-    """As those on a GPU: how deep torch's levels are nested is each thread's own."""
-
-    def double(gradients: Any) -> list[Tensor | None]:
-        return [2 * gradients[0], None]
-
-    def in_another_thread(gradient: Tensor) -> Tensor:
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            found = pool.submit(call_for_batched, double, (gradient, None)).result()
-        assert found[0] is not None
-        assert found[1] is None
-        return found[0]
-
-    gradients = torch.randn(3, 5)
-    torch.testing.assert_close(_vmap(in_another_thread)(gradients), 2 * gradients)
-    nested = _vmap(lambda gradient: _vmap(in_another_thread)(gradient))
-    torch.testing.assert_close(nested(gradients), 2 * gradients)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("cell", CELLS)
-def test_batched_gradients_on_a_gpu(cell: str) -> None:
-    module = make(prnn.nn, cell, 64, 256, num_layers=2, backend="persistent", device="cuda")
-    x = torch.randn(5, 3, 64, device="cuda", requires_grad=True)
-    outputs = flat(module(x))
-    weights = [torch.randn(2, *output.shape, device="cuda") for output in outputs]
-    inputs = [x, *module.parameters()]
-    found = torch.autograd.grad(outputs, inputs, weights, is_grads_batched=True, retain_graph=True)
-    for index in range(2):
-        each = torch.autograd.grad(outputs, inputs, [weight[index] for weight in weights], retain_graph=True)
-        torch.testing.assert_close([gradient[index] for gradient in found], list(each))
+    output = module(x)[0]
+    weights = torch.randn(3, *output.shape)
+    with pytest.raises(RuntimeError, match=r"Batching rule not implemented for prnn::"):
+        torch.autograd.grad(output, x, weights, is_grads_batched=True, retain_graph=True)
+    _, pullback = torch.func.vjp(lambda x: module(x)[0], x.detach())
+    (found,) = torch.func.vmap(pullback)(weights)
+    torch.testing.assert_close(found, gradients(output, x, weights))
 
 
 @pytest.mark.parametrize("module", [prnn.nn.LSTM(3, 4), prnn.nn.GRU(3, 4), prnn.nn.LayerNormLSTM(3, 4)])

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import prnn
+from prnn import _C
 from prnn._ops import rnn as rnn_ops
 from prnn._ops._call import Call
 from prnn._ops._layer import Layer
@@ -86,7 +87,7 @@ def op_arguments(
         0.0,
         masks,
         0,
-        False,
+        *(False, False, _C.NORMALIZE_NONE, 0.0),
         train,
     )
 
@@ -120,12 +121,11 @@ def test_opcheck_of_backward(cell: str, layout: str, wanted: list[bool], extras:
     masks = 0 if cell == "LSTM" else masks
     arguments = op_arguments(cell, layout, 0.0, train=True, requires_grad=False, extras=extras, masks=masks)
     input, hx, cx, weights, batch_sizes, lengths, reset, given, _, _, *config, _ = arguments
-    recurrent_mask = given[1] if given else None
     output, hy, cy, reserve, cells = RNN(*arguments)
     wanted = [*wanted[:2], wanted[2] and cell == "LSTM", wanted[3]]
     of_cells = (torch.randn_like(cy), torch.randn_like(cells) if extras else None) if cell == "LSTM" else (None, None)
     grads = (torch.randn_like(output), torch.randn_like(hy), *of_cells)
-    sequences = (batch_sizes, lengths, reset, recurrent_mask)
+    sequences = (batch_sizes, lengths, reset, given)
     backward = (*grads, input, hx, cx, weights, *sequences, output, reserve, *config, wanted)
     BACKWARD(*backward)  # leaves its intermediate values in the reserve space, where the second call writes them again
     torch.library.opcheck(BACKWARD, backward)

@@ -6,11 +6,10 @@ import capi
 import pytest
 import torch
 from layer_norm_lstm_c_case import GRADIENTS, INPUTS, NONE, CCase
+from layer_norm_lstm_case import call_layer
 from reference import rnn as reference
 from test_prepared_calls import RUNS, Prepared
 from test_rnn_cuda import CudaCase, why_not
-
-from prnn._ops.layer_norm_lstm import call_layer_norm_lstm
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -62,7 +61,7 @@ def test_lstms_on_the_input_of_their_gates(normalize: int, hidden: int, batch: i
     for array in arrays[:8]:
         if array is not None:
             array.requires_grad_()
-    y, cy, _ = call_layer_norm_lstm(*arrays, normalize, True, 1e-5, 0.0, True)
+    y, cy = call_layer(*arrays, normalize, True, 1e-5, 0.0)
     torch.autograd.backward([y, cy], [case.data["dy"], case.data["dcy"]])
     torch.cuda.synchronize()
     case.check("Forward")

@@ -325,18 +325,6 @@ def test_the_compiled_backward_pass_runs_twice() -> None:
     assert_equal(first, second)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_batched_gradients(cell: str) -> None:
-    """Several passes of one graph, each with a gradient of its own."""
-    module = module_of(cell, 2)
-    x = torch.randn(6, 3, 5, requires_grad=True)
-    output = module(x)[0]
-    given = torch.randn(3, *output.shape)
-    together = torch.autograd.grad(output, [x], given, is_grads_batched=True, retain_graph=True)[0]
-    for one, result in zip(given, together, strict=True):
-        torch.testing.assert_close(torch.autograd.grad(output, [x], one, retain_graph=True)[0], result)
-
-
 def test_the_operator_leaves_a_smaller_reserve_space_as_it_is() -> None:
     """Its schema says that it does: a second call with the same one has the same gradients."""
     stack = reference.Stack(reference.LSTM, 5, 8, 2)
@@ -349,7 +337,7 @@ def test_the_operator_leaves_a_smaller_reserve_space_as_it_is() -> None:
     y, _, _, reserve, _ = Call(layer, sequences, True).forward(sequences, (x, None, None), packed)
     assert reserve is not None
     kept = reserve.clone()
-    given = (torch.ones_like(y), None, None, None, x, None, None, weights, None, None, None, None, y, reserve)
+    given = (torch.ones_like(y), None, None, None, x, None, None, weights, None, None, None, [], y, reserve)
     first, second = (torch.ops.prnn.rnn_backward(*given, *config, wanted) for _ in range(2))
     assert torch.equal(reserve, kept)
     assert_equal((first[0], first[3]), (second[0], second[3]))

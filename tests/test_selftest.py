@@ -13,7 +13,7 @@ from torch import Tensor
 
 import prnn
 from prnn import _selftest
-from prnn._ops import _call, _handles, _layer, _twin, layer_norm_lstm
+from prnn._ops import _call, _handles, _layer, _twin
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn.cli import main
 from prnn.commands import selftest as command
@@ -205,7 +205,7 @@ def test_what_is_unproven(
 def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The CPU as a GPU that nobody has run; returns the file of verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for module in (_call, layer_norm_lstm, _handles):
+    for module in (_call, _handles):
         monkeypatch.setattr(module, "is_unproven", lambda device, of_layers=True: True)
     monkeypatch.setattr(_twin, "describe_gpu", lambda device: "a GPU, its driver and a build")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 9999")
@@ -214,7 +214,7 @@ def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(_twin, "_told", set())
     monkeypatch.setattr(_twin, "_agreed", set())
     monkeypatch.setattr(_layer._measured, "_choices", {})
-    monkeypatch.setattr(Layer, "is_served_by_cudnn", lambda self: self.config.heads == 1)
+    monkeypatch.setattr(Layer, "is_served_by_cudnn", lambda self: self.config.heads == 1 and not self.takes_gates)
     monkeypatch.setattr(_layer, "_local", _layer._ThreadState())
     made = Layer.__init__
 
@@ -339,10 +339,11 @@ def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, ma
         with torch.no_grad():
             module(x.to(dtype), lengths=torch.tensor([9, 4, 1]))
     sentences = [json.loads(line)[1] for line in unproven.read_text().splitlines()]
-    assert sentences == ["", ""]  # with lengths and without, of float32, in which the CPU computes other types, too
-    correct, calls = layer_norm_lstm._backward_kernel, 0
+    # In training and, where they have no masks, in evaluation; of float32, in which the CPU computes other types, too.
+    assert sentences == [""]
+    correct, calls = _call.Call.backward, 0
 
-    def broken_once(*inputs: object) -> tuple[Tensor, ...]:
+    def broken_once(*inputs: object) -> tuple[Tensor | None, ...]:
         nonlocal calls
         calls += 1
         gradients = correct(*inputs)
@@ -350,7 +351,7 @@ def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, ma
             gradients[0][2, 0, 3] += 5.0
         return gradients
 
-    monkeypatch.setattr(layer_norm_lstm, "_backward_kernel", broken_once)
+    monkeypatch.setattr(_call.Call, "backward", broken_once)
     for _ in range(2):
         with pytest.raises(prnn.NotSupportedError, match=r"have never run on RTX 9999 before, and dx differs"):
             prnn.nn.LayerNormLSTM(8, 24, **options)(x)

@@ -1,6 +1,7 @@
 """A prepared recurrent call: a thread's layer, and what it needs for sequences of one size, forward and backward."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import device_of, handle, is_unproven, this_thread
-from prnn._ops._layer import BACKENDS, Config, Layer, layer
+from prnn._ops._layer import BACKENDS, Config, Layer, layer, remembered
 from prnn._ops._measured import is_benchmark
 
 __all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare"]
@@ -20,12 +21,16 @@ _BYTE = torch.uint8  # each look-up takes time
 _MANY_STATES = 8192
 
 Data = tuple[Tensor, Tensor | None, Tensor | None]  # input, hx and cx
-# reset, in the layout of input; the masks of zoneout, in the layout of input, and of the recurrence, (L D, N, H); and
-# the seed of dropout, which counts the calls.
-Options = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-NO_OPTIONS: Options = (None, None, None, None)
-# Output, hy, cy, an LSTM's, the reserve space of a call that trains, and cells, where they are returned.
-Results = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+# reset, in the layout of input; the masks of zoneout, in the layout of input, and of the recurrence, (L D, N, H); the
+# seed of dropout, which counts the calls; and lengths on the device, of an LSTM that takes gates.
+Options = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+NO_OPTIONS: Options = (None, None, None, None, None)
+# A tensor at whose address the packed weights begin; of an LSTM that takes gates each of them.
+Weights = Tensor | Sequence[Tensor]
+_NO_NORM = [None] * 4  # gains and biases of a layer without normalisation
+# Output, hy (None of an LSTM that takes gates), cy, an LSTM's, the reserve space of a call that trains, and cells,
+# where they are returned.
+Results = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -52,16 +57,32 @@ def lie_packed(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> bool:
     return in_place
 
 
-def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
-    """A tensor at whose address the packed weights begin: the first of `weights` if they lie so."""
+def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Weights:
+    """The weights as a call takes them, without a copy where they lie so."""
+    if stack.takes_gates:
+        return _checked_weights(weights, stack, input)
     if lie_packed(weights, stack, input):
         return weights[0]
     return torch.cat([weight.reshape(-1) for weight in weights])
 
 
+def _checked_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Sequence[Tensor]:
+    """Of an LSTM that takes gates. Parameters may have been replaced, or converted one by one."""
+    shapes, dtype, place = stack.gates_shapes, input.dtype, input.get_device()
+    if len(weights) != len(shapes):
+        raise ValueError(f"weights has {len(weights)} tensors; it must have {len(shapes)}, of shapes {shapes}")
+    for index, weight in enumerate(weights):
+        if weight.shape != shapes[index]:
+            raise ValueError(f"weights[{index}] has shape {tuple(weight.shape)}; it must be {shapes[index]}")
+        if weight.dtype is not dtype or weight.get_device() != place:
+            found = f"weights[{index}] has dtype {weight.dtype} on {weight.device}"
+            raise ValueError(f"{found}, but input has {dtype} on {input.device}")
+    return weights
+
+
 def _addresses(options: Options, data: Data) -> tuple[tuple[int, int, int, bool, bool], list[Tensor]]:
     """Options as the library's binding takes them, and the tensors at their addresses."""
-    reset, zoneout, recurrent, _ = options
+    reset, zoneout, recurrent, *_ = options
     input, hx, cx = data
     if recurrent is not None:
         recurrent = recurrent.to(input.dtype)
@@ -72,6 +93,22 @@ def _addresses(options: Options, data: Data) -> tuple[tuple[int, int, int, bool,
             addresses[place] = array.data_ptr()
     hx_at_reset, cx_at_reset = hx is not None and hx.dim() == 4, cx is not None and cx.dim() == 4
     return (addresses[0], addresses[1], addresses[2], hx_at_reset, cx_at_reset), kept
+
+
+def _gates_arrays(data: Data, weights: Sequence[Tensor], options: Options) -> tuple[list[Tensor | None], list[int]]:
+    """The arrays of a _C.GatesCall, contiguous, and their addresses."""
+    (input, hx, cx), (_, zoneout, recurrent, _, lengths) = data, options
+    zoneout = None if zoneout is None else zoneout.to(input.dtype)
+    recurrent = None if recurrent is None else recurrent.to(input.dtype)
+    arrays: list[Tensor | None] = [input, hx, cx, *weights, zoneout, recurrent, lengths]
+    if len(weights) == 1:
+        arrays[4:4] = _NO_NORM
+    addresses = [0] * len(arrays)
+    for place, array in enumerate(arrays):
+        if array is not None:
+            arrays[place] = array = array.contiguous()
+            addresses[place] = array.data_ptr()
+    return arrays, addresses
 
 
 class Call:
@@ -102,17 +139,19 @@ class Call:
         self,
         sequences: "_C.Sequences",
         data: Data,
-        weights: Tensor,
+        weights: Weights,
         options: Options = NO_OPTIONS,
         reserve_size: int = 0,
     ) -> Results:
         """Computes a call on the current GPU or on the CPU. All arguments have been checked, and there are sequences.
 
-        weights: the packed weights, or a tensor where they begin. data: input (T, N, I) or packed (rows, I); states as
-        rnn.py has them. reserve_size: bytes of the reserve space, at least as many as the library asks for; 0: as many.
+        weights: of pack_weights(). data: input (T, N, I) or packed (rows, I); states as rnn.py has them. reserve_size:
+        bytes of the reserve space, at least as many as the library asks for; 0: as many.
 
         Each call of a function of Python's takes time: this calls C."""
         stack, (input, hx, cx) = self.stack, data
+        if not isinstance(weights, Tensor):
+            return self._forward_gates(data, weights, options, reserve_size)
         library = stack.library or handle(stack.device)
         if stack.has_tf32:
             stack.follow_precision()
@@ -160,7 +199,7 @@ class Call:
         sequences: "_C.Sequences",
         gradients: Gradients,
         data: Data,
-        weights: Tensor,
+        weights: Weights,
         options: Options,
         output: Tensor,
         reserve: Tensor,
@@ -169,6 +208,8 @@ class Call:
         """The gradients of input, hx, cx and the packed weights, None for those that are not wanted. Arguments as
         forward()'s; gradients: those of output, hy, cy and cells."""
         stack, (input, hx, cx) = self.stack, data
+        if not isinstance(weights, Tensor):
+            return self._backward_gates(gradients, data, weights, options, output, reserve, wanted)
         library = stack.library or handle(stack.device)
         if stack.has_tf32:
             stack.follow_precision()
@@ -205,6 +246,64 @@ class Call:
             *(workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel(), given),
         )
         return dx, dhx, dcx, dw
+
+    # LSTMs that take gates: (T, N, 4 H), all sequences as long, or of lengths that the device has.
+
+    def _prepared(self, input: Tensor) -> "_C.GatesCall":
+        stack, (steps, batch, _) = self.stack, input.shape
+        library = stack.library or handle(stack.device)
+        if stack.has_tf32:
+            stack.follow_precision()
+        key = (stack, self.training, steps, batch, stack.math)
+        return remembered(key, lambda: stack.rnn.prepare_gates(library, self.training, steps, batch))
+
+    def _forward_gates(self, data: Data, weights: Sequence[Tensor], options: Options, reserve_size: int) -> Results:
+        call, (_kept, addresses) = self._prepared(data[0]), _gates_arrays(data, weights, options)
+        input, units, size, address = data[0], self.stack.hidden_size, 0, 0
+        steps, batch, _ = input.shape
+        y, cy, reserve = input.new_empty(steps, batch, units), input.new_empty(1, batch, units), None
+        workspace = self.stack.workspace(call.workspace_size, input)
+        if self.training:
+            size = reserve_size or call.reserve_size
+            address = (reserve := input.new_empty(size, dtype=_BYTE)).data_ptr()
+        call.forward(addresses, y.data_ptr(), cy.data_ptr(), workspace.data_ptr(), address, size)
+        return y, None, cy, reserve, None
+
+    def _backward_gates(
+        self,
+        gradients: Gradients,
+        data: Data,
+        weights: Sequence[Tensor],
+        options: Options,
+        output: Tensor,
+        reserve: Tensor,
+        wanted: Sequence[bool],
+    ) -> Gradients:
+        call, (arrays, addresses) = self._prepared(data[0]), _gates_arrays(data, weights, options)
+        stack, (input, hx, cx, *_) = self.stack, arrays
+        assert input is not None
+        output, (dy, _, dcy, _) = output.contiguous(), gradients
+        dy = torch.zeros_like(output) if dy is None else dy.contiguous()
+        dcy = None if dcy is None else dcy.contiguous()
+        dx = torch.empty_like(input)  # which the library wants in any case
+        dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
+        dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
+        dw, places = None, [0] * 8
+        for place, gradient in enumerate((dx, dhx, dcx)):
+            places[place] = 0 if gradient is None else gradient.data_ptr()
+        if wanted[3]:
+            dw = input.new_empty(stack.params_size)
+            address = dw.data_ptr()
+            for place, shape in enumerate(stack.gates_shapes, 3):
+                places[place] = address
+                address += prod(shape) * input.itemsize
+        workspace = stack.workspace(call.workspace_size, input)
+        call.backward(
+            *(addresses, output.data_ptr(), dy.data_ptr(), 0 if dcy is None else dcy.data_ptr()),
+            *(places, workspace.data_ptr()),
+            *(reserve.data_ptr(), reserve.numel()),
+        )
+        return dx if wanted[0] else None, dhx, dcx, dw
 
     def _initial(self, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
         """The states that the weights' gradients begin with."""
@@ -251,7 +350,7 @@ def prepare(
     served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
     served.follow_precision()
     call = Call(served, sequences, training, stack.config)
-    if sequences[0] == sequences[-1]:
+    if sequences[0] == sequences[-1] and not served.takes_gates:
         call.spaces = served.rnn.spaces(library, training, sequences)
     return call
 
@@ -286,7 +385,7 @@ def _run_step(
     stack = layer(config, input.dtype, input.size(-1), input.device)
     packed = _C.Sequences(sequences.sizes)
     x = input.contiguous().flatten(0, -2)[: sequences.rows]
-    options: Options = (None, None, None, None if seed is None else seed.clone())
+    options: Options = (None, None, None, None if seed is None else seed.clone(), None)
     with torch.no_grad():
         hx, cx = (None if state is None else state.contiguous() for state in (hx, cx))
         first = pack_weights(weights, stack, input)

@@ -41,21 +41,6 @@ def _rnn_backward(*arguments: Any, out_shape: Any = None) -> int:
     return 2 * (whole - (0 if wanted[0] else first) + (whole if wanted[3] else 0))
 
 
-def _recurrent_macs(x: Shape) -> int:
-    steps, batch, rows = x
-    return int(steps * batch * rows * (rows // 4))
-
-
-@register_flop_formula(torch.ops.prnn.layer_norm_lstm)
-def _layer_norm_lstm(x: Shape, *rest: Any, out_shape: Any = None) -> int:
-    return 2 * _recurrent_macs(x)
-
-
-@register_flop_formula(torch.ops.prnn.layer_norm_lstm_backward)
-def _layer_norm_lstm_backward(dy: Shape, dcy: Shape, x: Shape, *rest: Any, out_shape: Any = None) -> int:
-    return 4 * _recurrent_macs(x)
-
-
 @register_flop_formula(torch.ops.prnn.layer_norm_lstm_input)
 def _input(input: Shape, weight: Shape, *, out_shape: Any = None) -> int:
     return int(2 * math.prod(input) * weight[0])

@@ -18,7 +18,6 @@ from prnn._ops._torch_private import (
     is_undisturbed,
     set_forward_mode,
 )
-from prnn._ops._vmap import call_for_batched
 
 library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -160,11 +159,7 @@ def _function(
         count = len(ctx.needs_input_grad)
         if all(gradient is None for gradient in given):
             return (None,) * count
-        found: Sequence[Tensor | None]
-        if is_undisturbed() and any(gradient is not None and is_batched(gradient) for gradient in given):
-            found = call_for_batched(lambda each: gradients(ctx, *each), given)
-        else:
-            found = gradients(ctx, *given)
+        found = gradients(ctx, *given)
         return *found, *(None,) * (count - len(found))
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}

@@ -14,7 +14,6 @@ from prnn._ops._handles import device_of, handle, this_thread
 from prnn._ops._layer import layer
 from prnn._ops._operator import apply_of, is_plain
 from prnn._ops._torch_private import is_undisturbed
-from prnn._ops._vmap import call_for_batched, is_batched
 
 __all__ = ["EagerCall", "Places", "apply", "cast_call", "wanted_gradients"]
 
@@ -82,18 +81,14 @@ class EagerCall(NamedTuple):
 
     def gradients(self, ctx: Any, gradients: Any, needs: Sequence[bool]) -> list[Tensor | None]:
         """Returns the gradients of input, hx, cx and the weights."""
-        undisturbed = is_undisturbed()
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        is_direct = undisturbed and not torch.is_grad_enabled()
+        is_direct = is_undisturbed() and not torch.is_grad_enabled()
         for gradient in gradients:
-            if gradient is not None and not is_plain(gradient):
-                is_direct = False
-                if undisturbed and is_batched(gradient):
-                    return call_for_batched(lambda given: self.gradients(ctx, given, needs), gradients)
+            is_direct = is_direct and (gradient is None or is_plain(gradient))
         input, hx, cx, output, reserve, *weights = ctx.saved_tensors
-        reset = zoneout = recurrent = seed = None
+        reset = zoneout = recurrent = seed = lengths = None
         if ctx.has_options:
-            reset, zoneout, recurrent, seed, *weights = weights
+            reset, zoneout, recurrent, seed, lengths, *weights = weights
         call, sequences, data = self.call, self.sequences, (input, hx, cx)
         if call.thread is not this_thread.token:
             stack = call.stack
@@ -116,18 +111,21 @@ class EagerCall(NamedTuple):
                 reserve = ctx.later_reserve
             elif ctx.has_run and stack.spends_reserve(handle(stack.device), sequences, reserve.numel()):
                 # A pass before has overwritten it (retain_graph=True).
-                options = (reset, zoneout, recurrent, _seed_of_same_call(seed))
+                options = (reset, zoneout, recurrent, _seed_of_same_call(seed), lengths)
                 size = stack.rnn.reserve_size(handle(stack.device), sequences)
                 reserve = call.forward(sequences, data, packed, options, size)[3]
                 if not stack.spends_reserve(handle(stack.device), sequences, size):
                     ctx.later_reserve = reserve
             wanted = (*needs[:3], True in needs[3:])
+            zoneout = zoneout if stack.takes_gates else None
             if is_direct:
                 ctx.has_run = True
-                options = (reset, None, recurrent, None)
+                options = (reset, zoneout, recurrent, None, lengths)
                 results = call.backward(sequences, gradients, data, packed, options, output, reserve, wanted)
             else:
-                others = (*_tensors_of(sequences, input), reset, recurrent, output, reserve)
+                batch_sizes, of_host = _tensors_of(sequences, input)
+                lengths = of_host if lengths is None else lengths
+                others = (batch_sizes, lengths, reset, (zoneout, recurrent), output, reserve)
                 results = torch.ops.prnn.rnn_backward(*gradients, *data, weights, *others, *stack.config, wanted)
         if dtypes is not None:
             results = _cast(results, dtypes)
@@ -192,7 +190,8 @@ class RnnFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         eager, options = call_and_options
         call, sequences, places, casts = ctx.call = eager
-        data, kept, packed, ctx.before_casts = (input, hx, cx), weights, None, None
+        data, kept, ctx.before_casts = (input, hx, cx), weights, None
+        packed: Any = None
         if casts is not None:
             dtypes = (input.dtype, None if hx is None else hx.dtype, None if cx is None else cx.dtype, weights[0].dtype)
             data, packed = cast_call(casts, data, weights, places)

@@ -12,7 +12,6 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 __all__ = [
-    "add_batch_dim",
     "assert_async",
     "below_autograd",
     "cuda_current_stream",
@@ -22,7 +21,6 @@ __all__ = [
     "in_functorch",
     "is_batched",
     "is_undisturbed",
-    "remove_batch_dim",
     "set_forward_mode",
 ]
 
@@ -44,10 +42,8 @@ def is_undisturbed() -> bool:
     )
 
 
-# torch.autograd.grad(is_grads_batched=True) has batched tensors of its own, which no public function takes apart.
+# torch.autograd.grad(is_grads_batched=True) has batched tensors of its own, without memory.
 is_batched: Any = torch._C._functorch.is_legacy_batchedtensor
-remove_batch_dim: Any = torch._remove_batch_dim
-add_batch_dim: Any = torch._add_batch_dim
 
 # Forward-mode derivatives, inside of which a Function of reverse mode has to see its level.
 set_forward_mode: Any = forward_ad._set_fwd_grad_enabled

@@ -23,7 +23,7 @@ from torch import Tensor
 from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._modes import GATES
-from prnn._ops._call import Call, Data, Options
+from prnn._ops._call import Call, Data, Options, Weights
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
@@ -113,17 +113,21 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
         NotSupportedError: the resident kernels do not serve the layer.
         RuntimeError: a kernel failed.
     """
-    config = stack.config._replace(backend=BACKENDS["persistent"], frozen_layers=0)
+    config = stack.config._replace(frozen_layers=0)
+    if not stack.takes_gates:  # whose kernels need not be resident
+        config = config._replace(backend=BACKENDS["persistent"])
     tested = layer(config, stack.dtype, stack.input_size, stack.device)
     tested.follow_precision()
-    twin = layer(config, torch.float32, stack.input_size, torch.device("cpu"))
+    wide = torch.float64 if stack.dtype == torch.float64 else torch.float32
+    twin = layer(config, wide, stack.input_size, torch.device("cpu"))
     with torch.no_grad():
         found = _results(tested, sizes, _random_data(tested, sizes, stack.dtype), infers=_infers(tested))
         with few_threads(sum(sizes) * twin.params_size):
             wanted = _results(twin, sizes, _random_data(twin, sizes, stack.dtype))
     wanted |= {name: wanted[name.removesuffix(_INFERRED)] for name in found if name.endswith(_INFERRED)}
-    tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE[stack.dtype]
+    tolerance = TF32_TOLERANCE if tested.math == _C.TF32_MATH else TOLERANCE.get(stack.dtype, TOLERANCE[torch.float32])
     tolerance *= 1 + (config.num_layers - 1) / 10  # of six layers, the CPU's own 16-bit kernels take 3/4 of one layer's
+    tolerance *= 2 if stack.takes_gates else 1  # of sums over a layer's units
     gradients = {name: value for name, value in wanted.items() if name.startswith("d")}
     outputs = {name: value for name, value in wanted.items() if name not in gradients}
     # sLSTM's gradients of f are differences of larger numbers, through c and n and through m, in 16 bits.
@@ -179,7 +183,8 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
     name = next(name for name, mode in MODES.items() if mode == config.mode)
     less = {"RNN_RELU": 4, "sLSTM_EXP": 2}.get(name, 1)  # exponential gates make numbers uneven
     weights = random(stack.params_size, scale=1.5 / less / max(stack.hidden_size, stack.input_size) ** 0.5)
-    biases = weights[-2 * stack.states * GATES[name] * stack.hidden_size :]  # behind all matrices
+    matrices = math.prod(stack.gates_shapes[0]) if stack.takes_gates else 0
+    biases = weights[matrices or -2 * stack.states * GATES[name] * stack.hidden_size :]  # behind all matrices
     if name == "RNN_RELU":
         # Units clearly on or off: at the kink, rounding decides about a gradient.
         signs = chance(0.5, stack.states, 1, stack.hidden_size).expand(-1, 2, -1).reshape(-1)
@@ -203,6 +208,9 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
         data["dcells"] = random(rows, stack.cells_size)
     if config.has_reset:
         data["reset"] = chance(0.3, rows).to(stack.device)
+    if stack.takes_gates:
+        ends = torch.randint(1, len(sizes) + 1, (batch,), generator=generator, device="cpu", dtype=torch.int32)
+        data["lengths"] = ends.to(stack.device)
     if config.mask_kinds & 1:
         data["zoneout"] = chance(0.3, rows, stack.states * stack.hidden_size).to(stack.device)
     if config.mask_kinds & 2:
@@ -223,16 +231,22 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], inf
     """All outputs, packed. infers: those of inference, too."""
     sequences = _C.Sequences(list(sizes))
     given: Data = (data["x"], data["hx"], data.get("cx"))
-    weights = data["weights"]
+    weights: Weights = data["weights"]
+    if stack.takes_gates:  # of padded data
+        parts = data["weights"].split([math.prod(shape) for shape in stack.gates_shapes])
+        weights = [part.view(shape) for part, shape in zip(parts, stack.gates_shapes, strict=True)]
+        data = {k: v.unflatten(0, (-1, sizes[0])) if k in ("x", "dy", "zoneout") else v for k, v in data.items()}
+        given = (data["x"], data["hx"], data["cx"])
     found: dict[str, Tensor | None] = {}
 
     def options(is_backward: bool = False) -> Options:
         seed = data.get("seed")
         return (
             data.get("reset"),
-            None if is_backward else data.get("zoneout"),
+            None if is_backward and not stack.takes_gates else data.get("zoneout"),
             data.get("recurrent"),
             None if seed is None or is_backward else seed.clone(),  # which counts the call
+            data.get("lengths"),
         )
 
     if infers:

@@ -1,4 +1,4 @@
-"""The products of the input of a layer that runs on layer_norm_lstm as a torch operator: schema, fake kernel, autograd.
+"""The products of the input of an LSTM that takes gates as a torch operator: schema, fake kernel, autograd.
 
 layer_norm_lstm_input(input, weight) -> x, (T, N, I) and (4 H, I) to (T, N, 4 H), for float32. On a GPU it follows the
 switch that the products of the recurrence follow, which need not agree with that of torch's own matrix products; on a
@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prnn import _C
 from prnn._ops._handles import device_of, handle
-from prnn._ops._layer import remembered
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
-from prnn._ops.layer_norm_lstm import NORMALIZE, layer_key
 
 __all__ = ["input_products"]
 
 
-def _library_layer(x: Tensor) -> _C.LayerNormLstm:
-    """Returns a layer for the products of x, of which the library looks at H, the type and the precision alone."""
-    key = layer_key(x[:1, :1], None, None, NORMALIZE["none"], False, 0.0, 0.0)
-    return remembered(key, lambda: _C.LayerNormLstm(*key))
+def _layer_of(x: Tensor) -> Layer:
+    """A layer that takes x, of which the library looks at H, the type and the precision alone."""
+    width = x.size(-1)
+    config = Config(MODES["LSTM"], width // 4, 0, 1, False, 0.0, BACKENDS["best"], gates_input=True)
+    found = layer(config, x.dtype, width, x.device)
+    found.follow_precision()
+    return found
 
 
 def _fake(input: Tensor, weight: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ def _kernel(input: Tensor, weight: Tensor) -> Tensor:
     sizes = (x.shape[0] * x.shape[1], input.shape[2])
     addresses = (input.data_ptr(), weight.data_ptr(), x.data_ptr())
     with device_of(x):
-        _library_layer(x).input_forward(handle(x.device), *sizes, *addresses)
+        _layer_of(x).rnn.gates_input_forward(handle(x.device), *sizes, *addresses)
     return x
 
 
@@ -71,7 +72,7 @@ def _backward_kernel(
     addresses += [tensor.data_ptr() if tensor.numel() else 0 for tensor in gradients]
     sizes = (dx.shape[0] * dx.shape[1], input.shape[2])
     with device_of(dx):
-        _library_layer(dx).input_backward(handle(dx.device), *sizes, *addresses)
+        _layer_of(dx).rnn.gates_input_backward(handle(dx.device), *sizes, *addresses)
     return gradients
 
 

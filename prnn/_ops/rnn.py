@@ -10,23 +10,28 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch,
         of a layer's direction one after the other.  With reset also (2, ...): the states that
         sequences begin with, and those that they start anew with, which are zeros otherwise.
     weights: tensors whose elements, one tensor after the other, are the packed weights of persistent_rnn.h. Nothing is
-        copied where they already lie so in memory.
+        copied where they already lie so in memory. Of an LSTM with gates_input: weight_hh (4 H, H), and if it is
+        normalised the gain and bias of the gates, (4 H,), and of the cell state, (H,).
     batch_sizes: for packed input, (T,) integers on the CPU, non-increasing; max_batch is then its first entry.
-    lengths: for input (T, N, I), (N,) integers from 1 to T in any order, or None where all are T.
+    lengths: for input (T, N, I), (N,) integers from 1 to T in any order, or None where all are T. Of an LSTM with
+        gates_input: int32 from 0 to T on the device of input, which the host does not look at; output beyond is h.
     reset: bool, (T, N) or (sum of batch_sizes,): where a sequence starts anew, as prnnRNNExtras_t has it; or None.
     masks: of GRU and RNN, none, or those of prnnRNNMasks_t, each of which may be None: zoneout, a GRU's, bool
-        (T, N, L D H) or (sum of batch_sizes, L D H), and recurrent, (L D, N, H). config.mask_kinds says which.
+        (T, N, L D H) or (sum of batch_sizes, L D H), and recurrent, (L D, N, H). config.mask_kinds says which. Of an
+        LSTM with gates_input: zoneout (T, N, H), of any type.
     seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
         has when the layers run.
     config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset, heads,
-        zoneout, mask_kinds, frozen_layers, gates_input.
+        zoneout, mask_kinds, frozen_layers, gates_input, reverse, normalize, epsilon.
         mode and backend are the C API's numbers; hidden_size is that of all heads; dropout is that of this call, 0
         outside training; return_cells: whether cells is filled; has_reset: whether reset is given; zoneout:
         zoneoutExpectation of prnnRNNMasks_t; mask_kinds: the sum of 1, if zoneout is in masks, and 2, if recurrent is;
-        frozen_layers: that of prnnSetRNNFrozenLayers, which autograd sets, too; gates_input: PRNN_GATES_INPUT.
+        frozen_layers: that of prnnSetRNNFrozenLayers, which autograd sets, too; gates_input: PRNN_GATES_INPUT; reverse:
+        PRNN_REVERSE; normalize and epsilon: those of prnnSetRNNNormalization.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
-        unless the mode is LSTM or sLSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.
+        unless the mode is LSTM or sLSTM, and hy has none of an LSTM with gates_input, of whose output it is a row.
+    reserve: bytes, opaque, empty without train, dropout and return_cells.
         cells: c of the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
 Tensors are of one device and one dtype.
 
@@ -40,10 +45,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prnn._C import Sequences
 from prnn._ops._autocast import are_even, cast_to, cast_weights, casts_of
 from prnn._ops._call import Call, pack_weights, prepare
 from prnn._ops._handles import device_of, handle
-from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer, without_frozen_layers
 from prnn._ops._operator import differentiate, library, operator, refuse_onnx
 from prnn._ops._rnn_function import wanted_gradients
 from prnn._ops._sequences import sequences_of
@@ -111,19 +117,31 @@ def _require_reset(reset: Tensor | None, config: Config, input: Tensor) -> None:
 def _require_masks(
     masks: Sequence[Tensor | None], config: Config, stack: Layer, batch: int, input: Tensor, is_backward: bool = False
 ) -> None:
-    """is_backward: zoneout's mask is not needed any more."""
+    """is_backward: zoneout's mask is not needed any more, but by an LSTM that takes gates."""
     if not masks and not config.mask_kinds:
         return
     if len(masks) != 2:
         raise ValueError(f"masks has {len(masks)} entries; it must have two, zoneout and recurrent, or none")
     for bit, name, mask in ((1, "zoneout", masks[0]), (2, "recurrent", masks[1])):
-        if (is_backward and bit == 1) or (mask is not None) == bool(config.mask_kinds & bit):
+        if (is_backward and bit == 1 and not stack.takes_gates) or (mask is not None) == bool(config.mask_kinds & bit):
             continue
         raise ValueError(f"mask_kinds is {config.mask_kinds}, but that of {name} is {'not ' * (mask is None)}given")
     zoneout, recurrent = masks
-    _require(zoneout, "the mask of zoneout", (*input.shape[:-1], stack.states * stack.hidden_size), input, torch.bool)
+    if zoneout is not None:
+        dtype = zoneout.dtype if stack.takes_gates else torch.bool
+        _require(zoneout, "the mask of zoneout", (*input.shape[:-1], stack.states * stack.hidden_size), input, dtype)
     if recurrent is not None:
         _require(recurrent, "the recurrent mask", (stack.states, batch, stack.hidden_size), input, recurrent.dtype)
+
+
+def _sequences(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, stack: Layer) -> Sequences:
+    """The call's sequences as the library takes them, after a check."""
+    if not stack.takes_gates:
+        return sequences_of(input, batch_sizes, lengths)
+    if input.dim() != 3 or batch_sizes is not None:
+        raise ValueError(f"input has {input.dim()} dimensions; an LSTM with gates_input takes (T, N, 4 hidden_size)")
+    _require(lengths, "lengths", (input.size(1),), input, torch.int32)
+    return sequences_of(input, None, None)
 
 
 def _reserve_size(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> int:
@@ -141,7 +159,7 @@ def _rnn(*given: Any) -> tuple[Tensor, ...]:
     input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, _, *rest = given
     config, train = Config(*rest[:-1]), rest[-1]
     stack = layer(config, input.dtype, input.size(-1), input.device)
-    sequences = sequences_of(input, batch_sizes, lengths)
+    sequences = _sequences(input, batch_sizes, lengths, stack)
     batch = sequences.batch
     _require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     _require_reset(reset, config, input)
@@ -160,7 +178,8 @@ def _rnn(*given: Any) -> tuple[Tensor, ...]:
         packed = pack_weights(weights, stack, input)
         prepared = prepare(stack, sequences, (input, hx, cx), weights, seed, training, is_operator=True)
         zoneout, recurrent = masks or (None, None)
-        options = (reset, zoneout, recurrent, seed if config.dropout > 0 else None)
+        own_lengths = lengths if stack.takes_gates else None
+        options = (reset, zoneout, recurrent, seed if config.dropout > 0 else None, own_lengths)
         y, hy, cy, reserve, cells = prepared.forward(sequences, (input, hx, cx), packed, options, reserve_size)
     if reserve is None:
         reserve = input.new_empty(0, dtype=torch.uint8)
@@ -169,17 +188,17 @@ def _rnn(*given: Any) -> tuple[Tensor, ...]:
 
 def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
     gradients, (input, hx, cx, weights) = given[:4], given[4:8]
-    batch_sizes, lengths, reset, recurrent_mask, output, reserve = given[8:14]
+    batch_sizes, lengths, reset, masks, output, reserve = given[8:14]
     config, wanted = Config(*given[14:-1]), given[-1]
     grad_output, grad_hy, grad_cy, grad_cells = gradients
     stack = layer(config, input.dtype, input.size(-1), input.device)
-    sequences = sequences_of(input, batch_sizes, lengths)
+    sequences = _sequences(input, batch_sizes, lengths, stack)
     output_shape, batch = (*input.shape[:-1], stack.output_size), sequences.batch
     _require(output, "output", output_shape, input)
     _require(grad_output, "grad_output", output_shape, input)
     _require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
     _require_reset(reset, config, input)
-    _require_masks([None, recurrent_mask], config, stack, batch, input, is_backward=True)
+    _require_masks(masks, config, stack, batch, input, is_backward=True)
     _require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     _require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
     if batch == 0:
@@ -194,7 +213,9 @@ def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
         stack.follow_precision()
         if stack.spends_reserve(library, sequences, reserve.numel()):
             reserve = reserve.clone()  # of which the schema says that it is not written to
-        options = (reset, None, recurrent_mask, None)
+        zoneout, recurrent = masks or (None, None)
+        of_gates = (zoneout, lengths) if stack.takes_gates else (None, None)
+        options = (reset, of_gates[0], recurrent, None, of_gates[1])
         call = Call(stack, sequences, True)
         results = call.backward(sequences, gradients, (input, hx, cx), packed, options, output, reserve, wanted)
     return _all_tensors(input, results)
@@ -211,7 +232,7 @@ def _rnn_fake(*given: Any) -> tuple[Tensor, ...]:
     reserve_size = _reserve_size(stack, input, batch_sizes, batch) if training else 0
     return (
         input.new_empty(*input.shape[:-1], stack.output_size),
-        input.new_empty(stack.states, batch, stack.state_size),
+        input.new_empty(0 if stack.takes_gates else (stack.states, batch, stack.state_size)),
         input.new_empty((stack.cell_states, batch, stack.hidden_size) if stack.cell_states > 0 else 0),
         input.new_empty(reserve_size, dtype=torch.uint8),
         input.new_empty((*input.shape[:-1], stack.cells_size) if config.return_cells else 0),
@@ -233,17 +254,18 @@ def _rnn_backward_fake(*given: Any) -> tuple[Tensor, ...]:
 
 def _setup(ctx: Any, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
     input, hx, cx, weights, batch_sizes, lengths, reset, masks, _, _, *config, _ = inputs
-    output, _, cy, reserve, cells = outputs
+    output, hy, cy, reserve, cells = outputs
     ctx.config = config
-    ctx.mark_non_differentiable(reserve, *(state for state in (cy, cells) if state.dim() == 1))
-    sequences = batch_sizes, lengths, reset, masks[1] if masks else None
-    ctx.save_for_backward(input, hx, cx, *sequences, output, reserve, *weights)
+    ctx.mark_non_differentiable(reserve, *(state for state in (hy, cy, cells) if state.dim() == 1))
+    zoneout, recurrent = masks or (None, None)
+    zoneout = zoneout if Config(*config).gates_input else None  # other layers do not read it again
+    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, reset, zoneout, recurrent, output, reserve, *weights)
 
 
 def _gradients(ctx: Any, grad_output: Any, grad_hy: Any, grad_cy: Any, _: Any, grad_cells: Any) -> list[Tensor | None]:
     gradients = grad_output, grad_hy, grad_cy, grad_cells
-    input, hx, cx, *others = ctx.saved_tensors
-    others, weights = others[:6], others[6:]
+    input, hx, cx, batch_sizes, lengths, reset, zoneout, recurrent, output, reserve, *weights = ctx.saved_tensors
+    others = batch_sizes, lengths, reset, [zoneout, recurrent], output, reserve
     needs = ctx.needs_input_grad[: 3 + len(weights)]
     wanted = [*needs[:3], True in needs[3:]]
     results = rnn_backward(*gradients, input, hx, cx, weights, *others, *ctx.config, wanted)
@@ -255,19 +277,8 @@ def _for_training(*arguments: Any) -> tuple[Any, ...]:
     transform inside wants gradients, too."""
     given, config, train = arguments[:10], Config(*arguments[10:-1]), arguments[-1]
     if not train and not in_functorch():  # which has gradients at other levels
-        config = _without_frozen_layers(given[:3], given[3], config)
+        config = without_frozen_layers(given[:3], given[3], config)
     return *given, *config, True
-
-
-def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
-    if config.num_layers == 1 or weights[0].requires_grad:
-        return config
-    if any(tensor is not None and tensor.requires_grad for tensor in data):
-        return config
-    input = data[0]
-    assert input is not None
-    frozen = layer(config, input.dtype, int(input.size(-1)), input.device).frozen_layers(weights)
-    return config._replace(frozen_layers=frozen) if frozen > 0 else config
 
 
 def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:
@@ -283,12 +294,13 @@ def _rnn_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor
 def _rnn_backward_below_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     run = torch.ops.prnn.rnn_backward_of_host.default if _reads_host(arguments[4], arguments[8:10]) else rnn_backward
     with below_autograd():
-        return run(*arguments)
+        return run(*arguments[:11], arguments[11] or [], *arguments[12:])
 
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
-    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers, bool gates_input"
+    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds, int frozen_layers, bool gates_input, "
+    "bool reverse, int normalize, float epsilon"
 )
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 # The name's end for a GPU's layer whose batch_sizes or lengths are on the CPU: inductor must not take such a call into
@@ -303,7 +315,7 @@ for _suffix, _tag in (_OF_HOST, getattr(torch.Tag, "cudagraph_unsafe", None)), (
     )
     rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = operator(
         f"rnn_backward{_suffix}(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, "
-        f"Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? recurrent_mask, Tensor output, "
+        f"Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor?[] masks, Tensor output, "
         f"Tensor reserve, {_CONFIG}, bool[] wanted) -> "
         "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
         *(_rnn_backward, _rnn_backward_fake, [_tag] if _tag else []),
@@ -313,7 +325,8 @@ for _suffix, _tag in (_OF_HOST, getattr(torch.Tag, "cudagraph_unsafe", None)), (
 differentiate(
     *(rnn, _setup, _gradients, rnn_backward),
     refusal="a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone: "
-    "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers, which have more on the CPU",
+    "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers of RNN, GRU and LSTM, which have more "
+    "on the CPU",
     below=(_rnn_below_autograd, _rnn_backward_below_autograd),
     for_training=_for_training,
 )

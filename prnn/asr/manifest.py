@@ -39,7 +39,7 @@ _EXAMPLE = '{"audio_filepath": "a.wav", "duration": 2.5, "text": "what is said"}
 
 
 def _seconds(entry: dict[str, object], name: str, source: str, rule: Within) -> float:
-    value = entry.get(name, 0.0)
+    value = entry[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not rule.accepts(value):
         raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}; it must be a number of seconds, {rule}')
     return float(value)
@@ -93,7 +93,7 @@ def _parse(line: str, source: str, directory: Path, channel: int | None) -> Utte
         audio=audio,
         duration=_seconds(entry, "duration", source, _DURATION),
         text=" ".join(_string(entry, "text", source).split()),
-        offset=_seconds(entry, "offset", source, _OFFSET),
+        offset=_seconds(entry, "offset", source, _OFFSET) if entry.get("offset") is not None else 0.0,
         source=source,
         channel=_channel(entry, source) if entry.get("channel_selector") is not None else channel,
     )
@@ -101,7 +101,7 @@ def _parse(line: str, source: str, directory: Path, channel: int | None) -> Utte
 
 def read_manifest(path: str | Path, channel: int | None = None) -> list[Utterance]:
     """Reads a manifest. Relative ``audio_filepath`` are relative to the manifest; blank lines and other keys are passed
-    over.
+    over. An ``offset`` or ``channel_selector`` of null is none, as in NeMo; pandas writes missing values so.
 
     Args:
         path: the manifest.

@@ -64,23 +64,24 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   const int64_t parts =
       batch.beam > 0 ? own_columns * batch.entries * list * static_cast<int64_t>(sizeof(ListPart)) : 0;
   add(s.sums, std::max<int64_t>(int64_t{4} * kWarps * 2 * kTileRows * (columns + 1), parts));
-  const int64_t gates = passes(kUpperInput) * (slot_room + 1),
-                written = (batch.slots + batch.blocks - 1) / batch.blocks;
-  add(s.results, std::max<int64_t>(4 * gates, batch.beam > 0 ? int64_t{8} * kTileRows * (columns + 1)
-                                                             : written * kMostWindow * kColumnScoresBytes));
+  add(s.results, 4 * passes(kUpperInput) * (slot_room + 1));
+  const int64_t written = batch.beam > 0 ? 0 : (batch.slots + batch.blocks - 1) / batch.blocks;
+  add(s.scores, written * kMostWindow * kColumnScoresBytes);
   for (int layer = 0; layer < plan.layers; ++layer) {
     const Matrix recurrent = layer == 0 ? kRecurrent : kUpperRecurrent;
     add(s.recurrent[layer], (batch.beam > 0 ? 4 : 8) * passes(recurrent) * (slot_room + 1));
     add(s.cells[layer], 4 * tiles_of_block(recurrent) * kTileUnits * slot_room);
   }
   add(s.output_bias, 4 * tiles_of_block(kOutput) * kTileRows);
+  add(s.projection_bias, 4 * tiles_of_block(kProjection) * kTileRows);
   add(s.tiles, int64_t{kMatrices} * kBlockTilesBytes);
   const int64_t merged = list + (model.durationCount + 1) / 2;
-  add(s.columns,
-      columns * (batch.beam > 0 ? merged * static_cast<int64_t>(sizeof(ListPart)) : int64_t{2 * kColumnBytes}));
+  add(s.columns, columns * (batch.beam > 0 ? merged * static_cast<int64_t>(sizeof(ListPart))
+                                           : int64_t{kRoundsKept * kColumnBytes}));
   if (batch.waiting > 0)
     add(s.levels, batch.utterances * (kLevelsBytes + (2 * batch.beam + batch.waiting) * int64_t{kPathBytes}));
-  add(s.slots, int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : 3 * kSlotBytes + 8) + kJobBytes);
+  add(s.slots,
+      int64_t{slot_room} * (batch.beam > 0 ? kHypothesisBytes : (1 + kRoundsKept) * kSlotBytes + 8) + kJobBytes);
   int64_t end = 0;
   for (const auto& [at, bytes] : arrays) {
     require(at >= end, "two arrays overlap");
@@ -96,7 +97,7 @@ void check_layout(const prnnTransducerModel_t& model, const SearchPlan& plan, co
   constexpr int64_t kDividends = 1 << 16;
   const int64_t joiner = int64_t{plan.tiles[kOutput].k_tiles} * kKTileBytes;
   require(columns * joiner / 16 < kDividends && int64_t{slot_room} * plan.state_stride / 8 < kDividends &&
-              parts < kDividends,
+              parts < kDividends && columns * merged < kDividends,
           "an index of pieces has more than 16 bits");
 }
 

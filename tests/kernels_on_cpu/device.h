@@ -119,6 +119,12 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   }
   return chosen;
 }
+// Rounded down, and up.
+inline float __double2float_rd(double x) {
+  const float nearest = static_cast<float>(x);
+  return nearest > x ? std::nextafter(nearest, -INFINITY) : nearest;
+}
+inline float __double2float_ru(double x) { return -__double2float_rd(-x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 

@@ -13,8 +13,8 @@ template <class T, int COLUMN_TILES, int SLOT_TILES>
 struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   using Base = Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES>;
   using Base::block, Base::floats, Base::gain, Base::gain_of_slot, Base::group, Base::has_frame, Base::is_recurrent,
-      Base::kColumns, Base::kResultsStride, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::round,
-      Base::slot_of, Base::slots, Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
+      Base::kColumns, Base::lane, Base::memory, Base::next_utterance, Base::p, Base::round, Base::slot_of, Base::slots,
+      Base::slots_that, Base::sums, Base::tiles, Base::timed_out, Base::warp, Base::writes;
 
   ListPart* const lists;  // [column][list_room]
   const int beam;
@@ -27,6 +27,7 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
   // ---- utterances: beam_utterances.cuh ----
 
   __device__ __forceinline__ int rank_of(double score) const;
+  __device__ __forceinline__ Beginning begin_hypotheses(Hypothesis* own, int n) const;
   __device__ __forceinline__ void begin_utterance(Hypothesis* own, int n);
   template <class Begin>
   __device__ __forceinline__ void take_utterances(const Begin& begin);
@@ -52,7 +53,7 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
 
   __device__ __forceinline__ void publish_list(ListPart* to, float log_sum, float blank, float pair, float value,
                                                int symbol) const;
-  __device__ __forceinline__ void publish_durations(int first_row) const;
+  __device__ __forceinline__ void publish_durations(const PassSums<COLUMN_TILES>& of_pass, int first_row) const;
   __device__ __forceinline__ void score_columns();
   __device__ __forceinline__ bool merge_lists();
   __device__ __forceinline__ void merge_column(const ListPart* parts, int column) const;
@@ -82,7 +83,9 @@ struct BeamSearch : Group<T, BeamParams, Hypothesis, COLUMN_TILES, SLOT_TILES> {
     return lists + ((own - slots + k) * p.window + frame) * p.list_room;
   }
   __device__ __forceinline__ Way way_with_blank(const Hypothesis* own, int k, const ListPart& head, float all) const;
-  __device__ __forceinline__ int choose_ways(const Hypothesis* own, int frame, Way& chosen, float& others) const;
+  static constexpr int kKeptAll = -1;
+  __device__ __forceinline__ bool keep_all(Hypothesis* own, const Way& way) const;
+  __device__ __forceinline__ int choose_ways(Hypothesis* own, int frame, Way& chosen, float& others) const;
   __device__ __forceinline__ void take_ways(Hypothesis* own, int place, int count, const Way& way, float others);
   __device__ __forceinline__ void take_frames(int place);
 

@@ -80,62 +80,32 @@ __device__ __forceinline__ void LevelBeamSearch<T, TILES>::begin_levels() {
   sync_threads();
 }
 
-// By a warp: the n-th utterance of the batch; without a hypothesis in its state, one stands for all that there were.
+// By a warp: the n-th utterance of the batch.
 template <class T, int TILES>
 __device__ __forceinline__ void LevelBeamSearch<T, TILES>::begin_utterance(int place, int n) {
   Levels& u = levels_of(place);
   Hypothesis* const own = slots + place * p.width;
-  const int frames = static_cast<int>(p.options.maxFrames);
-  const int pool = (p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n) * beam;
-  const bool has_begun = p.has_state && p.state.ahead[pool] >= 0;
-  double score = lane == 0 ? 0 : kNoScore;
-  if (has_begun) score = lane < beam ? p.state.score[pool + lane] : kNoScore;
-  bool exists = score > kNoScore;
-  const bool is_dead = __ballot_sync(kWholeWarp, exists) == 0;
-  if (is_dead) {
-    exists = lane == 0;
-    score = kNoScore;
-  }
-  const int rank = Base::rank_of(score);
-  if (lane < p.width) {
-    own[lane].utterance = -1;
-    own[lane].step = Step::kNone;
-  }
-  __syncwarp();
-  if (exists) {
-    const int stream = pool + lane;
-    const bool resumes = has_begun && !is_dead;
+  const Beginning begun = this->begin_hypotheses(own, n);
+  if (begun.exists) {
+    const int stream = begun.pool + lane;
     Path path{};
-    path.score = score;
-    path.hash = resumes ? p.state.hash[stream] : 0;
+    path.score = begun.score;
+    path.hash = begun.resumes ? p.state.hash[stream] : 0;
     path.history = path.symbol = -1;
-    path.origin = resumes ? lane : 0;
-    path.ahead = resumes ? p.state.ahead[stream] : 0;
-    path.slot = rank;
-    level_of(u)[rank] = path;
-    Hypothesis& h = own[rank];
-    h = {};
-    h.utterance = n;
-    h.pool = pool;
-    h.stream = stream;
-    h.partner = -1;
-    h.symbol = static_cast<int>(p.model.blank);
-    h.step = is_dead ? Step::kNone : has_begun ? Step::kResume : Step::kBegin;
-    if (resumes && p.bias.nodes > 0) h.node = p.state.node[stream];
-    if (!is_recurrent()) {
-      for (int i = 0; i < p.model.context; ++i)
-        h.context[i] = resumes ? p.state.context[stream * p.model.context + i] : h.symbol;
-    }
+    path.origin = begun.resumes ? lane : 0;
+    path.ahead = begun.resumes ? p.state.ahead[stream] : 0;
+    path.slot = begun.rank;
+    level_of(u)[begun.rank] = path;
   }
-  const int count = __popc(__ballot_sync(kWholeWarp, exists));
+  const int count = __popc(__ballot_sync(kWholeWarp, begun.exists));
   if (lane == 0) {
     u.utterance = n;
-    u.pool = pool;
+    u.pool = begun.pool;
     u.frame = 0;
-    u.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
+    u.length = begun.length;
     u.level_count = count;
     u.symbol_count = 0;
-    u.is_dead = is_dead;
+    u.is_dead = begun.is_dead;
     u.closes = 0;
   }
   __syncwarp();

@@ -69,15 +69,15 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish
 
 // By a warp, of its columns: the durations' logits, of the rows of a pass from `first_row` on.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish_durations(int first_row) const {
+__device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish_durations(
+    const PassSums<COLUMN_TILES>& of_pass, int first_row) const {
   const int first_part = p.list_parts + 1, count = p.list_room - first_part;
-  const float* const results = floats(p.shared.results) + first_row * kResultsStride;
   const float* const bias = floats(p.shared.output_bias) + (p.class_tiles - tiles[kOutput].share.first) * kTileRows;
 #pragma unroll
   for (int c = 0; c < COLUMN_TILES; ++c) {
     const int column = warp + c * kWarps;
     const auto logit = [&](int duration) {
-      return duration < p.model.durationCount ? results[duration * kResultsStride + column] + bias[duration] : 0;
+      return duration < p.model.durationCount ? of_pass(first_row + duration, column) + bias[duration] : 0;
     };
     if (lane < count) {
       publish_part(lists_of_round() + column * p.list_room + first_part + lane,
@@ -90,13 +90,30 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::publish
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_columns() {
   const Share own = tiles[kOutput].share;
-  const float* const results = floats(p.shared.results);
   const float* const bias = floats(p.shared.output_bias);
   const int classes = static_cast<int>(p.model.classes), blank_class = static_cast<int>(p.model.blank);
   const int together = p.tiles[kOutput].together;
   LogSum log_sums[COLUMN_TILES];
   float blanks[COLUMN_TILES], pairs[COLUMN_TILES], kept[COLUMN_TILES];
   int kept_symbols[COLUMN_TILES];
+  // Of the columns' hypotheses: the first slot of their utterance; which others spell the same as they do with a
+  // symbol; the symbol with which they do as their partner's column.
+  int first_slots[COLUMN_TILES], pair_symbols[COLUMN_TILES], pair_columns[COLUMN_TILES];
+  unsigned pairs_of[COLUMN_TILES];
+  bool has_pairs = false;
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+    const int column = warp + c * kWarps, slot = slot_of(column);
+    pairs_of[c] = 0;
+    pair_symbols[c] = -1;
+    if (slot >= p.slots) continue;
+    const Hypothesis& h = slots[slot];
+    first_slots[c] = quotient(slot, p.hypotheses) * beam;
+    pairs_of[c] = h.pairs;
+    if (h.partner >= 0) pair_symbols[c] = h.pair_symbol;
+    pair_columns[c] = column + (h.partner - slot + first_slots[c]) * p.window;
+    has_pairs |= pairs_of[c] != 0 || h.partner >= 0;
+  }
   const auto begin_piece = [&] {
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c) {
@@ -106,7 +123,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     }
   };
   const auto publish = [&](int entry) {
-    add_up_over_lanes<32>(log_sums);
+    add_up_lanes(log_sums);
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c) {
       publish_list(parts_of(warp + c * kWarps) + entry * (p.list_parts + 1), log_sums[c].log_sum(), blanks[c], pairs[c],
@@ -115,44 +132,47 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     begin_piece();
   };
   begin_piece();
-  multiply_rows<T, COLUMN_TILES, false>(
-      tiles[kOutput], this->ahead, shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride,
-      COLUMN_TILES, sums(), [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
-        add_up(of_pass, rows, floats(p.shared.results), kResultsStride);
-        sync_threads();
+  int entry = tiles[kOutput].first_piece, of_piece = 0;  // of_piece: row tiles of this piece before
+  multiply_rows<T, COLUMN_TILES>(
+      tiles[kOutput], this->ahead, this->columns_of_scores(), COLUMN_TILES, sums(),
+      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
         const int first_own = tile * kTileRows, first = own.first * kTileRows + first_own, row = first + lane;
-        const bool is_symbol = lane < rows && row < classes && row != blank_class;
+        const bool is_row = lane < rows, is_symbol = is_row && row < classes && row != blank_class;
         const auto is_here = [&](int symbol) { return symbol >= first && symbol < first + rows; };
-        const auto logit = [&](int symbol, int column) {
-          return results[(symbol - first) * kResultsStride + column] + bias[first_own + symbol - first];
-        };
-        float values[COLUMN_TILES];
+        const float own_bias = bias[is_row ? first_own + lane : 0];
+        float logits[COLUMN_TILES], values[COLUMN_TILES];
 #pragma unroll
-        for (int c = 0; c < COLUMN_TILES; ++c) {
-          const int column = warp + c * kWarps;
-          values[c] = kNever;
-          if (is_symbol) {
-            values[c] = logit(row, column);
-            log_sums[c].add(values[c]);
-            values[c] += gain(column, row);
+        for (int c = 0; c < COLUMN_TILES; ++c) logits[c] = of_pass(lane, warp + c * kWarps) + own_bias;
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; ++c) values[c] = is_symbol ? logits[c] : kNever;
+        add_of_lanes(log_sums, values, of_piece == 0);
+        if (is_here(blank_class)) {
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) blanks[c] = __shfl_sync(kWholeWarp, logits[c], blank_class - first);
+        }
+        if (p.bias.nodes > 0) {
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) values[c] += is_symbol ? gain(warp + c * kWarps, row) : 0;
+        }
+#pragma unroll
+        for (int c = 0; has_pairs && c < COLUMN_TILES; ++c) {
+          for (unsigned left = pairs_of[c]; left != 0; left &= left - 1) {
+            if (slots[first_slots[c] + __ffs(static_cast<int>(left)) - 1].pair_symbol == row) values[c] = kNever;
           }
-          if (is_here(blank_class)) blanks[c] = logit(blank_class, column);
-          const int slot = slot_of(column);
-          if (slot >= p.slots) continue;
-          const int first_slot = slot - slot % beam;
-          const Hypothesis& h = slots[slot];
-          for (unsigned left = h.pairs; left != 0; left &= left - 1) {
-            if (slots[first_slot + __ffs(static_cast<int>(left)) - 1].pair_symbol == row) values[c] = kNever;
-          }
-          if (h.partner >= 0 && is_here(h.pair_symbol)) {
-            const int other = column + (first_slot + h.partner - slot) * p.window;
-            pairs[c] = logit(h.pair_symbol, other) + gain(other, h.pair_symbol);
+          if (is_here(pair_symbols[c])) {
+            const int own_row = pair_symbols[c] - first;
+            pairs[c] =
+                of_pass(own_row, pair_columns[c]) + bias[first_own + own_row] + gain(pair_columns[c], pair_symbols[c]);
           }
         }
         keep_best(kept, kept_symbols, values, row, beam);
         const int next_tile = tile + rows / kTileRows;
-        if (own.first + next_tile > p.class_tiles) publish_durations(p.class_tiles * kTileRows - first);
-        if (next_tile % together == 0 || next_tile == own.count) publish((own.first + tile) / together);
+        of_piece += rows / kTileRows;
+        if (own.first + next_tile > p.class_tiles) publish_durations(of_pass, p.class_tiles * kTileRows - first);
+        if (of_piece == together || next_tile == own.count) {
+          publish(entry++);
+          of_piece = 0;
+        }
       });
   if (own.count == 0) publish(turn_of(p.tiles[kOutput], p.blocks, block));
 }
@@ -162,9 +182,9 @@ template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_column(const ListPart* parts,
                                                                                       int column) const {
   const int of_piece = p.list_parts + 1;
-  LogSum log_sum[1];
-  for (int e = lane; e < p.entries; e += 32) log_sum[0].add(parts[e * of_piece].first);
-  add_up_over_lanes<32>(log_sum);
+  LogSum log_sum;
+  for (int e = lane; e < p.entries; e += 32) log_sum.add(parts[e * of_piece].first);
+  add_up_lanes(log_sum);
 
   // How many candidates of each of this lane's pieces are taken already, in 4 bits each, and the best of the others.
   unsigned taken = 0;
@@ -196,7 +216,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_c
   const Hypothesis& h = slots[slot_of(column)];
   const float blank = parts[entry_of(static_cast<int>(p.model.blank)) * of_piece].second;
   const float pair = h.partner >= 0 ? __uint_as_float(parts[entry_of(h.pair_symbol) * of_piece].more) : kNever;
-  publish_list(lists_of_round() + column * p.list_room, log_sum[0].log_sum(), blank, pair, value, value_symbol);
+  publish_list(lists_of_round() + column * p.list_room, log_sum.log_sum(), blank, pair, value, value_symbol);
 }
 
 // Waits for what all pieces say of the columns whose lists this block puts together: of those that have frames and of
@@ -206,14 +226,12 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_l
   const int of_column = static_cast<int>(p.parts_of_column.divisor);
   const int own = block < kColumns ? (kColumns - 1 - block) / p.blocks + 1 : 0;
   ListPart* const gathered = reinterpret_cast<ListPart*>(sums());
+  const ListPart* const parts = parts_of(block);
+  sync_threads();  // all warps have read the sums of the last pass
   const auto is_wanted = [&](int column) { return column == 0 || has_frame(column); };
   gather(
-      own * of_column,
-      [&](int i) -> const void* {
-        const int turn = quotient(i, p.parts_of_column), column = block + turn * p.blocks;
-        return is_wanted(column) ? parts_of(column) + i - turn * of_column : nullptr;
-      },
-      [](const void* from) { return load_part(from); },
+      own * of_column, [&](int i) { return is_wanted(block + quotient(i, p.parts_of_column) * p.blocks) ? i : -1; },
+      [&](int i) { return load_part(parts + quotient(i, p.parts_of_column) * (p.blocks - 1) * of_column + i); },
       [&](const TwoLongs& v) { return static_cast<uint32_t>(v.second >> 32) == round; },
       [&](int i, const TwoLongs& v) { reinterpret_cast<TwoLongs*>(gathered)[i] = v; }, p.timed_out, timed_out);
   if (sync_threads_or(timed_out)) return false;
@@ -227,15 +245,14 @@ __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_l
 // Waits for the lists of the same columns, whoever has put them together.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::gather_lists() {
-  const int of_column = p.list_room;
   const ListPart* const published = lists_of_round();
   gather(
-      p.slots * p.window * of_column,
-      [&](int i) -> const void* {
-        const int column = i / of_column;
-        return column == 0 || has_frame(column) ? published + i : nullptr;
+      p.slots * p.window * p.list_room,
+      [&](int i) {
+        const int column = quotient(i, p.parts_of_list);
+        return column == 0 || has_frame(column) ? i : -1;
       },
-      [](const void* from) { return load_part(from); },
+      [&](int i) { return load_part(published + i); },
       [&](const TwoLongs& v) { return static_cast<uint32_t>(v.second >> 32) == round; },
       [&](int i, const TwoLongs& v) { reinterpret_cast<TwoLongs*>(lists)[i] = v; }, p.timed_out, timed_out);
   return !sync_threads_or(timed_out);

@@ -7,8 +7,10 @@ namespace prnn::decode_cuda {
 
 constexpr double kNoScore = -INFINITY;
 
-// log(exp(a) + exp(b)) for a >= b, a finite.
-__device__ __forceinline__ double add_to_larger(double a, double b) { return a + log1p(exp(b - a)); }
+// log(exp(a) + exp(b)) for a >= b, a finite. What is added to a is as exact as the logarithms of sums that both have.
+__device__ __forceinline__ double add_to_larger(double a, double b) {
+  return a + static_cast<double>(log1pf(expf(static_cast<float>(b - a))));
+}
 
 // Two integers with the order of the number, which is no NaN.
 struct ScoreKey {
@@ -83,18 +85,51 @@ __device__ __forceinline__ Way BeamSearch<T, COLUMN_TILES, SLOT_TILES>::way_with
   if (partner < 0 || !(fabsf(all_of_partner) < INFINITY)) return way;
   const float value = __uint_as_float(head.more);
   const double extended = own[partner].score + (static_cast<double>(value) - static_cast<double>(all_of_partner));
-  if (extended > way.score) {
-    way = {add_to_larger(extended, way.score), partner, own[k].pair_symbol, value};
-  } else if (way.score > kNoScore) {
-    way.score = add_to_larger(way.score, extended);
-  }
+  const double larger = max(extended, way.score), smaller = min(extended, way.score);
+  if (extended > way.score) way = {larger, partner, own[k].pair_symbol, value};
+  if (larger > kNoScore) way.score = add_to_larger(larger, smaller);
   return way;
 }
 
-// The K best ways on over a frame of the window, or as many as there are, in the first lanes; the best first. others:
-// of the hypothesis of each, the logarithm of the sum of the exponentials without the blank's.
+// If there are K hypotheses, and with the blank each is more probable than every way with a symbol, as over most
+// frames: takes these ways. The lanes from kMostBeam on have the blanks, the others the best symbols. Returns whether
+// it has.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::choose_ways(const Hypothesis* own, int frame,
+__device__ __forceinline__ bool BeamSearch<T, COLUMN_TILES, SLOT_TILES>::keep_all(Hypothesis* own,
+                                                                                  const Way& way) const {
+  const bool has_blank = lane >= kMostBeam && lane - kMostBeam < beam && own[lane - kMostBeam].utterance >= 0;
+  const bool is_symbol = lane < kMostBeam && way.score > kNoScore;
+  const int least_blank = __reduce_min_sync(
+      kWholeWarp, has_blank ? ordered(way.symbol < 0 ? __double2float_rd(way.score) : kNever) : 0x7FFFFFFF);
+  const int best_symbol = __reduce_max_sync(kWholeWarp, ordered(is_symbol ? __double2float_ru(way.score) : kNever));
+  if (least_blank <= best_symbol || __popc(__ballot_sync(kWholeWarp, has_blank)) < beam) return false;
+  const int rank = has_blank ? own[way.from].rank : 0;
+  int next_rank = 0;
+#pragma unroll 1
+  for (int i = kMostBeam; i < kMostBeam + beam; ++i) {
+    const double other = __shfl_sync(kWholeWarp, has_blank ? way.score : kNoScore, i);
+    const int its_rank = __shfl_sync(kWholeWarp, rank, i);
+    next_rank += other > way.score || (other == way.score && its_rank < rank);
+  }
+  __syncwarp();  // all lanes have read the ranks
+  if (has_blank) {
+    Hypothesis& h = own[way.from];
+    h.score = way.score;
+    h.rank = next_rank;
+    h.ranks = 1u << next_rank;
+    h.step = Step::kNone;
+    ++h.frame;
+    h.closes = h.frame >= h.length && p.has_state;
+  }
+  __syncwarp();
+  return true;
+}
+
+// The K best ways on over a frame of the window, or as many as there are, in the first lanes; the best first. others:
+// of the hypothesis of each, the logarithm of the sum of the exponentials without the blank's. kKeptAll: keep_all() has
+// taken them.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::choose_ways(Hypothesis* own, int frame,
                                                                                     Way& chosen, float& others) const {
   const int k = lane % kMostBeam;
   const bool exists = k < beam && own[k].utterance >= 0, has_symbols = lane < kMostBeam;
@@ -114,6 +149,7 @@ __device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::choose_w
     ++next;
   };
   if (has_symbols) take_symbol();
+  if (keep_all(own, way)) return kKeptAll;
   int count = 0;
 #pragma unroll 1
   for (; count < beam; ++count) {
@@ -140,11 +176,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_wa
                                                                                    float others) {
   const bool exists = lane < count, is_new = exists && way.symbol >= 0;
   const unsigned below = (1u << lane) - 1, all_slots = (1u << beam) - 1;
-  unsigned stays = 0;
-  for (int i = 0; i < count; ++i) {
-    const int from = __shfl_sync(kWholeWarp, way.from, i);
-    if (__shfl_sync(kWholeWarp, way.symbol, i) < 0) stays |= 1u << from;
-  }
+  const unsigned stays = __reduce_or_sync(kWholeWarp, exists && !is_new ? 1u << way.from : 0u);
   const unsigned free = all_slots & ~stays, all_new = __ballot_sync(kWholeWarp, is_new);
   int to = way.from;
   if (is_new) {
@@ -163,7 +195,10 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_wa
     }
   }
   __syncwarp();
-  if (lane < beam && (free >> lane & 1) != 0 && __popc(free & below) >= __popc(all_new)) own[lane].utterance = -1;
+  if (lane < beam && (free >> lane & 1) != 0 && __popc(free & below) >= __popc(all_new)) {
+    own[lane].utterance = -1;
+    own[lane].step = Step::kNone;
+  }
   if (exists) {
     const bool ends = next.frame + 1 >= next.length;
     next.score = way.score;
@@ -206,6 +241,10 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_fr
     Way way{};
     float others = 0;
     const int count = choose_ways(own, frame, way, others);
+    if (count == kKeptAll) {
+      ends = frame + 1 == left && !p.has_state;
+      continue;
+    }
     if (count == 0) {  // the most probable one stands for all
       if (lane < beam && own[lane].utterance >= 0) {
         own[lane].is_dead = 1;

@@ -16,48 +16,65 @@ __device__ __forceinline__ int BeamSearch<T, COLUMN_TILES, SLOT_TILES>::rank_of(
   return rank;
 }
 
-// The n-th of the batch; without a hypothesis in its state, one stands for all that there were.
+// Puts the hypotheses with which the n-th of the batch begins into its slots, by their ranks. Without a hypothesis in
+// its state, one stands for all that there were.
+template <class T, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ Beginning BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_hypotheses(Hypothesis* own,
+                                                                                               int n) const {
+  const int frames = static_cast<int>(p.options.maxFrames);
+  Beginning begun;
+  begun.pool = (p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n) * beam;
+  begun.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
+  begun.resumes = p.has_state && p.state.ahead[begun.pool] >= 0;
+  begun.score = lane == 0 ? 0 : kNoScore;
+  if (begun.resumes) begun.score = lane < beam ? p.state.score[begun.pool + lane] : kNoScore;
+  begun.exists = begun.score > kNoScore;
+  begun.is_dead = __ballot_sync(kWholeWarp, begun.exists) == 0;
+  if (begun.is_dead) {
+    begun.resumes = false;
+    begun.exists = lane == 0;
+    begun.score = kNoScore;
+  }
+  begun.rank = rank_of(begun.score);
+  if (lane < p.width) {
+    own[lane].utterance = -1;
+    own[lane].step = Step::kNone;
+  }
+  __syncwarp();
+  if (!begun.exists) return begun;
+  Hypothesis& h = own[begun.rank];
+  h = {};
+  h.utterance = n;
+  h.pool = begun.pool;
+  h.stream = begun.pool + lane;
+  h.partner = -1;
+  h.symbol = static_cast<int>(p.model.blank);
+  h.step = begun.is_dead ? Step::kNone : begun.resumes ? Step::kResume : Step::kBegin;
+  if (begun.resumes && p.bias.nodes > 0) h.node = p.state.node[h.stream];
+  if (!is_recurrent()) {
+    for (int i = 0; i < p.model.context; ++i)
+      h.context[i] = begun.resumes ? p.state.context[h.stream * p.model.context + i] : h.symbol;
+  }
+  return begun;
+}
+
+// The n-th of the batch.
 template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::begin_utterance(Hypothesis* own, int n) {
-  const int frames = static_cast<int>(p.options.maxFrames);
-  const int pool = (p.has_state && p.state.slots != nullptr ? p.state.slots[n] : n) * beam;
-  const bool has_begun = p.has_state && p.state.ahead[pool] >= 0;
-  double score = lane == 0 ? 0 : kNoScore;
-  if (has_begun) score = lane < beam ? p.state.score[pool + lane] : kNoScore;
-  bool exists = score > kNoScore;
-  const bool is_dead = __ballot_sync(kWholeWarp, exists) == 0;
-  if (is_dead) {
-    exists = lane == 0;
-    score = kNoScore;
-  }
-  const int rank = rank_of(score);
-  if (lane < beam) own[lane].utterance = -1;
-  __syncwarp();
-  if (exists) {
-    Hypothesis& h = own[rank];
-    h = {};
-    h.utterance = n;
-    h.pool = pool;
-    h.rank = rank;
-    h.ranks = 1u << rank;
+  const Beginning begun = begin_hypotheses(own, n);
+  if (begun.exists) {
+    Hypothesis& h = own[begun.rank];
+    h.rank = begun.rank;
+    h.ranks = 1u << begun.rank;
     h.history = -1;
-    h.score = score;
-    h.length = p.inputs.lengths != nullptr ? max(0, min(p.inputs.lengths[n], frames)) : frames;
-    h.is_dead = is_dead;
-    h.closes = h.length == 0 || is_dead;
-    h.has_changed = !is_dead;
-    h.symbol = static_cast<int>(p.model.blank);
-    h.step = is_dead ? Step::kNone : has_begun ? Step::kResume : Step::kBegin;
-    const bool resumes = h.step == Step::kResume;
-    if (resumes) {
-      h.stream = pool + lane;
+    h.score = begun.score;
+    h.length = begun.length;
+    h.is_dead = begun.is_dead;
+    h.closes = begun.length == 0 || begun.is_dead;
+    h.has_changed = !begun.is_dead;
+    if (begun.resumes) {
       h.origin = lane;
       h.hash = p.state.hash[h.stream];
-      if (p.bias.nodes > 0) h.node = p.state.node[h.stream];
-    }
-    if (!is_recurrent()) {
-      for (int i = 0; i < p.model.context; ++i)
-        h.context[i] = resumes ? p.state.context[h.stream * p.model.context + i] : h.symbol;
     }
   }
   __syncwarp();
@@ -144,6 +161,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::end_utt
   if (lane >= beam) return;
   own[lane].utterance = -1;
   own[lane].closes = 0;
+  own[lane].step = Step::kNone;
 }
 
 }  // namespace prnn::decode_cuda

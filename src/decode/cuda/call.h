@@ -110,6 +110,8 @@ PARAMS params_of(const TransducerModel& model, const SearchPlan& plan, const Bat
     params.width = batch.width();
     params.list_parts = batch.list_parts();
     params.list_room = batch.list_room();
+    params.hypotheses = Divisor(batch.beam);
+    params.parts_of_list = Divisor(batch.list_room());
     params.waiting = static_cast<int>(batch.waiting);
   }
   return params;

@@ -70,27 +70,28 @@ __device__ __forceinline__ void wait_together(const HasArrived& has_arrived, con
 }
 
 // Waits for `count` pieces of 16 bytes, shared out over the block's threads, several on their way at once.
-// address(i): of piece i, or NULL if it is not wanted; load(address); has_arrived(piece); store(i, piece).
-template <class Address, class Load, class HasArrived, class Store>
-__device__ __forceinline__ void gather(int count, const Address& address, const Load& load,
-                                       const HasArrived& has_arrived, const Store& store, int* fault, bool& timed_out) {
+// index(i): which piece the i-th is, of each thread in rising order; -1: it is not wanted. load(index);
+// has_arrived(piece); store(index, piece).
+template <class Index, class Load, class HasArrived, class Store>
+__device__ __forceinline__ void gather(int count, const Index& index, const Load& load, const HasArrived& has_arrived,
+                                       const Store& store, int* fault, bool& timed_out) {
   constexpr int kBatch = 5;  // those of 8 slots of 640 16-bit elements are on their way at once
   for (int first = threadIdx.x; first < count; first += kBatch * kThreads) {
-    const void* from[kBatch];
+    int wanted[kBatch];
     TwoLongs pieces[kBatch] = {};
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int i = first + k * kThreads;
-      from[k] = i < count ? address(i) : nullptr;
-      if (from[k] != nullptr) pieces[k] = load(from[k]);
+      wanted[k] = i < count ? index(i) : -1;
+      if (wanted[k] >= 0) pieces[k] = load(wanted[k]);
     }
     SpinTimeout timeout;
     while (!timed_out) {
       bool is_missing = false;
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        if (from[k] == nullptr || has_arrived(pieces[k])) continue;
-        pieces[k] = load(from[k]);
+        if (wanted[k] < 0 || has_arrived(pieces[k])) continue;
+        pieces[k] = load(wanted[k]);
         is_missing = true;
       }
       if (!is_missing) break;
@@ -98,7 +99,7 @@ __device__ __forceinline__ void gather(int count, const Address& address, const 
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      if (from[k] != nullptr) store(first + k * kThreads, pieces[k]);
+      if (wanted[k] >= 0) store(wanted[k], pieces[k]);
     }
   }
 }

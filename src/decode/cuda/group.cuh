@@ -19,10 +19,8 @@ struct Group {
   static constexpr Digits kDigits = digits_of<T>();
   static constexpr int kPerWord = Element<T>::kPerWord;
   static constexpr int kColumns = COLUMN_TILES * kTileColumns;
-  static constexpr int kResultsStride = kColumns + 1;  // of the output layer's, odd against bank conflicts
   static constexpr int kSlotRoom = SLOT_TILES * kTileColumns;
   static constexpr int kGatesStride = kSlotRoom + 1;
-  static constexpr bool kLoadsAhead = !SLOT::kHasParents;
   static constexpr int kHalves = SLOT::kHasParents ? 1 : 2;  // sums of a recurrent product, each over a part of K
 
   struct alignas(4 * sizeof(T)) Gates {
@@ -37,9 +35,11 @@ struct Group {
   int next_utterance;  // of the threads that take utterances
   uint32_t round = 0;
   bool timed_out = false;
-  typename SLOT::Windows windows;  // of the round
-  // Weights of the next product, where kLoadsAhead. More k-tiles leave too few registers.
-  PassWeights<sizeof(T) == sizeof(float) && COLUMN_TILES == 3 ? 2 : 3> ahead;
+  typename SLOT::Windows windows;                // of the round
+  unsigned stepping = 0;                         // slots that step in this round, a bit each
+  int stepping_count = 0, stepping_of_lane = 0;  // columns of the predictors' products; of a beam search
+  // Weights of the next product. More k-tiles leave too few registers.
+  PassWeights<sizeof(T) == sizeof(float) && COLUMN_TILES >= 3 ? 2 : 3> ahead;
 
   __device__ __forceinline__ Group(const PARAMS& params, char* shared)
       : p(params),
@@ -59,8 +59,6 @@ struct Group {
   __device__ __forceinline__ float* sums() const { return floats(p.shared.sums); }
   __device__ __forceinline__ bool is_recurrent() const { return p.layers > 0; }
   __device__ __forceinline__ int top() const { return p.layers > 1 ? 1 : 0; }
-  // The last slot of the first column tile.
-  __device__ __forceinline__ int last_slot() const { return min(p.slots, kTileColumns) - 1; }
   __device__ __forceinline__ int words(int elements) const { return elements / kPerWord; }
   // Whether this block writes the results of a slot, or of what a search has in place of slots.
   __device__ __forceinline__ bool writes(int slot) const { return block == slot % p.blocks; }
@@ -85,7 +83,11 @@ struct Group {
         const int vecs = p.tiles[m].k_tiles * kTileVecs;
         const Share share = share_of(p.tiles[m], p.blocks, block);
         const int resident = min(share.count, room / vecs);
-        tiles[m] = {share, p.tiles[m].k_tiles, resident, shared,
+        tiles[m] = {share,
+                    share.first / p.tiles[m].together,
+                    p.tiles[m].k_tiles,
+                    resident,
+                    shared,
                     p.prepared.fragments[m] + static_cast<int64_t>(share.first) * vecs};
         shared += resident * vecs;
         room -= resident * vecs;
@@ -102,6 +104,12 @@ struct Group {
     }
   }
 
+  __device__ __forceinline__ void copy_bias(int matrix, const float* bias, float* to) const {
+    const Share own = tiles[matrix].share;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < own.count * kTileRows; i += kThreads) to[i] = bias[own.first * kTileRows + i];
+  }
+
   __device__ __forceinline__ void begin() {
     // Columns beyond the sizes of the layers stay zero, and what is multiplied without being used is a number.
 #pragma unroll 1
@@ -113,10 +121,8 @@ struct Group {
 #pragma unroll 1
       for (int i = threadIdx.x; i < units * kSlotRoom; i += kThreads) floats(p.shared.cells[layer])[i] = 0;
     }
-    const Share output = tiles[kOutput].share;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < output.count * kTileRows; i += kThreads)
-      floats(p.shared.output_bias)[i] = p.prepared.output_bias[output.first * kTileRows + i];
+    copy_bias(kOutput, p.prepared.output_bias, floats(p.shared.output_bias));
+    copy_bias(kProjection, p.prepared.projection_bias, floats(p.shared.projection_bias));
     if (threadIdx.x < kSlotRoom) {
       slots[threadIdx.x] = {};
       slots[threadIdx.x].utterance = -1;
@@ -154,6 +160,18 @@ struct Group {
 
   template <prnnRNNMode_t MODE>
   __device__ __forceinline__ void step_cells(int layer);
+  __device__ __forceinline__ void list_stepping();
+  // The slot of a column of the predictors' products; by whole warps. Those behind the last have a slot, too.
+  __device__ __forceinline__ int stepping_slot(int column) const {
+    return SLOT::kHasParents ? __shfl_sync(kWholeWarp, stepping_of_lane, column) : column;
+  }
+  // Those behind the last: -1.
+  __device__ __forceinline__ int column_of_product(int column) const {
+    const int s = stepping_slot(column);
+    return column < stepping_count ? s : -1;
+  }
+  __device__ __forceinline__ int used_slot_tiles() const { return (stepping_count + kTileColumns - 1) / kTileColumns; }
+  __device__ __forceinline__ LaneColumns<SLOT_TILES> columns_of_states(int layer) const;
   __device__ __forceinline__ void publish_elements(TaggedWord* rows, int row_words, int s, int element, float value,
                                                    bool valid) const;
   __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, const Divisor& pieces, char* to, int stride,
@@ -163,9 +181,7 @@ struct Group {
   __device__ __forceinline__ void resume_states();
   __device__ __forceinline__ void sum_embeddings();
   // Begins to load what the product with a matrix needs first, before its columns are there.
-  __device__ __forceinline__ void load_ahead(int matrix) {
-    if (kLoadsAhead) ahead.load(tiles[matrix], 0);
-  }
+  __device__ __forceinline__ void load_ahead(int matrix) { ahead.load(tiles[matrix], 0); }
   __device__ __forceinline__ void multiply_states(int matrix, int layer, float* results);
   __device__ __forceinline__ void multiply_recurrent(int layer, int own_warp, int warps);
   __device__ __forceinline__ void project(TaggedWord* published, int row_words, unsigned projected);
@@ -176,6 +192,9 @@ struct Group {
 
   __device__ __forceinline__ char* column_row(int column) const {
     return memory + p.shared.activations + column * p.joiner_stride;
+  }
+  __device__ __forceinline__ LaneColumns<COLUMN_TILES> columns_of_scores() const {
+    return {memory + p.shared.activations, p.joiner_stride, [](int column) { return column; }};
   }
 
   __device__ __forceinline__ bool has_frame(int column) const {

@@ -5,6 +5,19 @@
 
 namespace prnn::decode_cuda {
 
+// Which slots step. A beam search, of whose slots few do, puts them side by side for the products: lane i has the i-th
+// of them, or the last.
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::list_stepping() {
+  stepping = slots_that([](const SLOT& slot) { return slot.step != Step::kNone; });
+  stepping_count = SLOT::kHasParents ? __popc(stepping) : p.slots;
+  if (!SLOT::kHasParents) return;
+  unsigned left = stepping;
+#pragma unroll 1
+  for (int i = 0; i < lane && (left & (left - 1)) != 0; ++i) left &= left - 1;
+  stepping_of_lane = left != 0 ? __ffs(static_cast<int>(left)) - 1 : 0;
+}
+
 // Units of a layer that this block has, of the slots whose predictors read a symbol. The upper layer's input products
 // are in `results`. The same lanes have all slots of a unit: a slot may go on from the state of another one, which goes
 // on itself.
@@ -16,6 +29,9 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   const float* const inputs = floats(p.shared.results);
   float* const cells = floats(p.shared.cells[layer]);
   TaggedWord* const published = p.states[layer] + static_cast<int64_t>(group) * p.slots * words(p.units);
+  int own_slots[SLOT_TILES];
+#pragma unroll
+  for (int r = 0; r < SLOT_TILES; ++r) own_slots[r] = stepping_slot(r * kTileColumns + lane % kTileColumns);
 #pragma unroll 1
   for (int i = threadIdx.x; i < own.count * kTileUnits * kTileColumns; i += kThreads) {  // whole warps
     const int own_unit = i / kTileColumns, unit = own.first * kTileUnits + own_unit;
@@ -23,14 +39,15 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
     UnitForward results[SLOT_TILES];
 #pragma unroll
     for (int r = 0; r < SLOT_TILES; ++r) {
-      const int s = r * kTileColumns + i % kTileColumns;
-      steps[r] = s < p.slots && advances(s);
+      const int s = own_slots[r];
+      steps[r] = r * kTileColumns + i % kTileColumns < stepping_count && advances(s);
       results[r] = {};
       if (!steps[r] || unit >= p.model.hiddenSize) continue;
+      Gates of_symbol{};
+      if (layer == 0)
+        of_symbol = static_cast<const Gates*>(p.prepared.table)[static_cast<int64_t>(slots[s].symbol) * p.units + unit];
       const bool begins = slots[s].step == Step::kBegin;
       const int from = slots[s].parent(s);
-      const Gates of_symbol =
-          static_cast<const Gates*>(p.prepared.table)[static_cast<int64_t>(slots[s].symbol) * p.units + unit];
       float gate[4];
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
@@ -53,7 +70,7 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
     if (SLOT::kHasParents) __syncwarp();
 #pragma unroll
     for (int r = 0; r < SLOT_TILES; ++r) {
-      const int s = r * kTileColumns + i % kTileColumns;
+      const int s = own_slots[r];
       if (Cell<MODE>::kHasCellState && steps[r] && unit < p.model.hiddenSize)
         cells[own_unit * kSlotRoom + s] = results[r].carried;
       publish_elements(published, words(p.units), s, unit, results[r].h, steps[r]);
@@ -76,15 +93,23 @@ __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
                                                                                               const Divisor& pieces,
                                                                                               char* to, int stride,
                                                                                               unsigned wanted) {
+  const int in_row = static_cast<int>(pieces.divisor);
+  unsigned left = wanted;
+  int turn = 0;
   gather(
-      p.slots * static_cast<int>(pieces.divisor),
-      [&](int i) -> const void* { return (wanted >> quotient(i, pieces) & 1) != 0 ? rows + 2 * i : nullptr; },
-      [](const void* from) { return load_tagged(from); },
+      __popc(wanted) * in_row,
+      [&](int i) {
+        const int its_turn = quotient(i, pieces);
+#pragma unroll 1
+        for (; turn < its_turn; ++turn) left &= left - 1;
+        return (__ffs(static_cast<int>(left)) - 1 - its_turn) * in_row + i;
+      },
+      [&](int index) { return load_tagged(rows + 2 * index); },
       [&](const TwoLongs& v) {
         return static_cast<uint32_t>(v.first >> 32) == round && static_cast<uint32_t>(v.second >> 32) == round;
       },
-      [&](int i, const TwoLongs& v) {
-        const int row = quotient(i, pieces), piece = i - row * static_cast<int>(pieces.divisor);
+      [&](int index, const TwoLongs& v) {
+        const int row = quotient(index, pieces), piece = index - row * in_row;
         *reinterpret_cast<uint2*>(to + row * stride + piece * 8) = {static_cast<uint32_t>(v.first),
                                                                     static_cast<uint32_t>(v.second)};
       },
@@ -153,33 +178,42 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   sync_threads();
 }
 
+// The states of a layer as columns of a product: those of all slots, or a beam's that step.
+template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
+__device__ __forceinline__ LaneColumns<SLOT_TILES> Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::columns_of_states(
+    int layer) const {
+  return {memory + p.shared.states[layer], p.state_stride,
+          [&](int i) { return SLOT::kHasParents ? stepping_slot(i) : min(i, p.slots - 1); }};
+}
+
 // The product of a matrix and the states of a layer, into `results`.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_states(int matrix, int layer,
                                                                                                   float* results) {
-  multiply_rows<T, SLOT_TILES, kLoadsAhead>(
-      tiles[matrix], ahead, shared_address(memory + p.shared.states[layer]), last_slot(), p.state_stride, SLOT_TILES,
-      sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
-        add_up(of_pass, rows, results + tile * kTileRows * kGatesStride, kGatesStride);
-      });
+  const int to = column_of_product(lane % kSlotRoom);
+  multiply_rows<T, SLOT_TILES>(tiles[matrix], ahead, columns_of_states(layer), used_slot_tiles(), sums(),
+                               [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
+                                 add_up(of_pass, rows, results + tile * kTileRows * kGatesStride, kGatesStride, to);
+                               });
 }
 
-// The recurrent products with the present h, for the next symbol, by some warps of the block.
+// The recurrent products with the present h, for the next symbol, by some warps of the block, in a beam search by all.
 template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::multiply_recurrent(int layer,
                                                                                                      int own_warp,
                                                                                                      int warps) {
   const int matrix = layer == 0 ? kRecurrent : kUpperRecurrent;
   float* const results = floats(p.shared.recurrent[layer]);
+  const LaneColumns<SLOT_TILES> columns = columns_of_states(layer);
   if constexpr (kHalves == 2) {
-    multiply_halves<T>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(), p.state_stride,
-                       results, kGatesStride, own_warp, warps);
-  } else if constexpr (SLOT_TILES <= 2) {  // more leave too few registers
-    multiply_rows_apart<T, SLOT_TILES>(tiles[matrix], shared_address(memory + p.shared.states[layer]), last_slot(),
-                                       p.state_stride, results, kGatesStride, own_warp, warps);
+    multiply_halves<T>(tiles[matrix], columns.own[0], results, kGatesStride, own_warp, warps);
   } else {
-    sync_threads();
-    multiply_states(matrix, layer, results);
+#pragma unroll
+    for (int c = 0; c < SLOT_TILES; ++c) {
+      if (c >= used_slot_tiles()) break;
+      multiply_rows_apart<T>(tiles[matrix], columns.own[c], results, kGatesStride,
+                             [&](int i) { return column_of_product(c * kTileColumns + i); });
+    }
   }
 }
 
@@ -189,7 +223,7 @@ template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
 template <class Meanwhile>
 __device__ __forceinline__ bool Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::step_predictors(
     const Meanwhile& meanwhile) {
-  const unsigned stepping = slots_that([](const SLOT& slot) { return slot.step != Step::kNone; });
+  list_stepping();
   const unsigned advancing = slots_that([](const SLOT& slot) { return slot.step > Step::kResume; });
   const unsigned projected = slots_that([](const SLOT& slot) { return slot.step != Step::kNone && slot.closes == 0; });
   const bool steps_cells = stepping != 0 && is_recurrent();
@@ -221,16 +255,17 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
                                                                                           int row_words,
                                                                                           unsigned projected) {
   const Share own = tiles[kProjection].share;
-  multiply_rows<T, SLOT_TILES, kLoadsAhead>(
-      tiles[kProjection], ahead, shared_address(memory + p.shared.states[top()]), last_slot(), p.state_stride,
-      SLOT_TILES, sums(), [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
+  multiply_rows<T, SLOT_TILES>(
+      tiles[kProjection], ahead, columns_of_states(top()), used_slot_tiles(), sums(),
+      [&](int tile, int rows, const PassSums<SLOT_TILES>& of_pass) {
         const int row = (own.first + tile) * kTileRows + lane;
         const bool is_row = lane < rows;
-        const float bias = is_row ? p.prepared.projection_bias[row] : 0;
+        const float bias = floats(p.shared.projection_bias)[tile * kTileRows + (is_row ? lane : 0)];
 #pragma unroll
-        for (int s = warp; s < kSlotRoom; s += kWarps) {
-          if ((projected >> s & 1) == 0) continue;
-          const float value = of_pass(lane, s) + bias;
+        for (int i = warp; i < kSlotRoom; i += kWarps) {
+          const int s = column_of_product(i);
+          if (s < 0 || (projected >> s & 1) == 0) continue;
+          const float value = of_pass(lane, i) + bias;
           const float next = kPerWord == 2 ? __shfl_down_sync(kWholeWarp, value, 1) : 0;
           publish_tagged(is_row && row % kPerWord == 0, published + s * row_words + row / kPerWord,
                          Element<T>::pack(value, next), round);

@@ -70,6 +70,15 @@ struct Results {
   int ahead;  // of the frames that come next it passes over so many
 };
 
+// What an utterance begins with. Of the lane's hypothesis: exists, score, rank.
+struct Beginning {
+  int pool, length;
+  bool resumes, is_dead;  // it goes on from its state, in which there is a hypothesis; there is none
+  bool exists;
+  double score;
+  int rank;
+};
+
 // A way on from a hypothesis.
 struct Way {
   double score;

@@ -100,6 +100,8 @@ struct BeamParams : GroupParams<prnnTransducerBeamOptions_t, prnnTransducerBeamS
   int list_parts;         // of a list of K candidates
   int list_room;          // parts of a head, such a list and the durations' logits, two in each part
   int waiting;            // by levels: most hypotheses of an utterance that wait; else 0
+  Divisor hypotheses;     // divides a slot's number by K
+  Divisor parts_of_list;  // and a part's of lists by list_room
   int64_t history_room;   // most symbols of an utterance's hypotheses
   ListPart* parts;        // {groups, 2, columns, entries, list_parts + 1}
   ListPart* lists;        // {groups, 2, columns, list_room}

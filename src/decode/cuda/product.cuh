@@ -12,6 +12,21 @@ constexpr int kTileVecs = 64;  // of 16 bytes, of a row tile and a k-tile
 
 constexpr int kPassTiles = 2;  // row tiles that are multiplied at once
 
+// Where a lane's 16 bytes of the first k-tile are, of its column of each column tile: shared addresses.
+template <int COLUMN_TILES>
+struct LaneColumns {
+  uint32_t own[COLUMN_TILES];
+
+  // row(column): of `stride` bytes, behind `rows`; by whole warps.
+  template <class Row>
+  __device__ __forceinline__ LaneColumns(const void* rows, int stride, const Row& row) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int c = 0; c < COLUMN_TILES; ++c)
+      own[c] = shared_address(rows) + row(c * kTileColumns + lane / 4) * stride + lane % 4 * 16;
+  }
+};
+
 // Stores a warp's tile of sums, in the order of the instruction, to [row][column] of `stride` floats a row.
 __device__ __forceinline__ void store_tile(float* to, int stride, const float (&sum)[4]) {
   const int lane = threadIdx.x % 32;
@@ -41,7 +56,7 @@ struct PassSums {
 // A matrix's row tiles that a block has: the first of them in shared memory, the others in global memory.
 struct BlockTiles {
   Share share;
-  int k_tiles, resident;
+  int first_piece, k_tiles, resident;
   const uint4* shared;
   const uint4* global;
 
@@ -78,30 +93,32 @@ struct PassWeights {
   }
 };
 
-// Leaves each warp's sums of kPassTiles x COLUMN_TILES tiles in `sums`. `ahead`: the first weights of the pass that
-// begins with `tile`. `columns`: shared address of column 0; of one column tile those after `last_column` are that one
-// again. `used`: column tiles that are multiplied, at least the first.
-template <class T, int COLUMN_TILES, class Weights>
-__device__ __forceinline__ void multiply_tiles(const BlockTiles& tiles, int tile, Weights& ahead, uint32_t columns,
-                                               int last_column, int stride, int used,
+// Leaves each warp's sums of kPassTiles x USED tiles in `sums`. `ahead`: the first weights of the pass that begins with
+// `tile`. `used`: column tiles that are multiplied if they are fewer than USED, at least the first.
+template <class T, int USED, int COLUMN_TILES, class Weights>
+__device__ __forceinline__ void multiply_tiles(const BlockTiles& tiles, int tile, Weights& ahead,
+                                               const LaneColumns<COLUMN_TILES>& columns, int used,
                                                const PassSums<COLUMN_TILES>& sums) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
+  if constexpr (USED > 1) {
+    if (used < USED) return multiply_tiles<T, USED - 1>(tiles, tile, ahead, columns, used, sums);
+  }
+  const int warp = threadIdx.x / 32, k_tiles = tiles.k_tiles;
   const uint4* const weights[kPassTiles] = {tiles.tile(tile), tiles.tile(min(tile + 1, tiles.share.count - 1))};
-  float sum[kPassTiles][COLUMN_TILES][4] = {};
-  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
+  float sum[kPassTiles][USED][4] = {};
 #pragma unroll 1
   for (int first = warp; first < k_tiles;) {
 #pragma unroll
     for (int i = 0; i < Weights::kKTiles; ++i) {
       const int k = first + i * kWarps;
       if (k >= k_tiles) continue;
+      uint4 states[USED];
 #pragma unroll
-      for (int c = 0; c < COLUMN_TILES; ++c) {
-        if (c > 0 && c >= used) continue;
-        const uint4 states = load_shared(own_column + c * kTileColumns * stride + k * kKTileBytes);
+      for (int c = 0; c < USED; ++c) states[c] = load_shared(columns.own[c] + k * kKTileBytes);
+#pragma unroll
+      for (int c = 0; c < USED; ++c) {
 #pragma unroll
         for (int r = 0; r < kPassTiles; ++r)
-          multiply_k_tile<T, true>(sum[r][c], sum[r][c], ahead.operands[i][r][0], ahead.operands[i][r][1], states);
+          multiply_k_tile<T, true>(sum[r][c], sum[r][c], ahead.operands[i][r][0], ahead.operands[i][r][1], states[c]);
       }
     }
     first += Weights::kKTiles * kWarps;
@@ -110,53 +127,55 @@ __device__ __forceinline__ void multiply_tiles(const BlockTiles& tiles, int tile
 #pragma unroll
   for (int r = 0; r < kPassTiles; ++r) {
 #pragma unroll
-    for (int c = 0; c < COLUMN_TILES; ++c)
+    for (int c = 0; c < USED; ++c)
       store_tile(sums.of_warp(warp) + r * kTileRows * sums.kStride + c * kTileColumns, sums.kStride, sum[r][c]);
   }
 }
 
 // All of a block's rows, in passes of two row tiles; an odd number's last one is multiplied twice. After each pass
 // after(first row tile, rows, sums) is called. The block's threads have been together since the columns were written
-// and since `sums` was last read. ahead: the first weights. LOADS_AHEAD: a pass's first weights are loaded before the
-// sums of the pass before are used, which takes registers.
-template <class T, int COLUMN_TILES, bool LOADS_AHEAD, class Weights, class After>
-__device__ __forceinline__ void multiply_rows(const BlockTiles& tiles, Weights& ahead, uint32_t columns,
-                                              int last_column, int stride, int used, float* sums, const After& after) {
+// and since `sums` was last read. ahead: the first weights; those of a pass
+// are loaded before the sums of the pass before are used.
+template <class T, int COLUMN_TILES, class Weights, class After>
+__device__ __forceinline__ void multiply_rows(const BlockTiles& tiles, Weights& ahead,
+                                              const LaneColumns<COLUMN_TILES>& columns, int used, float* sums,
+                                              const After& after) {
   const int count = tiles.share.count;
   const PassSums<COLUMN_TILES> of_pass{sums};
 #pragma unroll 1
   for (int i = 0; i < count; i += kPassTiles) {
     if (i > 0) sync_threads();
-    if (!LOADS_AHEAD) ahead.load(tiles, i);
-    multiply_tiles<T, COLUMN_TILES>(tiles, i, ahead, columns, last_column, stride, used, of_pass);
+    multiply_tiles<T, COLUMN_TILES>(tiles, i, ahead, columns, used, of_pass);
     sync_threads();
-    if (LOADS_AHEAD) ahead.load(tiles, i + kPassTiles);
+    ahead.load(tiles, i + kPassTiles);
     after(i, min(kPassTiles, count - i) * kTileRows, of_pass);
   }
 }
 
-// Adds up the sums of a pass into `results`, [row][column] of `stride` floats a row.
+// Adds up the sums of a pass and of the columns that this thread has, i % kThreads being its number, into `results`,
+// [row][to] of `stride` floats a row. to: in place of the column; -1: of none.
 template <int COLUMN_TILES>
-__device__ __forceinline__ void add_up(const PassSums<COLUMN_TILES>& sums, int rows, float* results, int stride) {
+__device__ __forceinline__ void add_up(const PassSums<COLUMN_TILES>& sums, int rows, float* results, int stride,
+                                       int to) {
   constexpr int kColumns = COLUMN_TILES * kTileColumns;
+  if (to < 0) return;
 #pragma unroll 1
   for (int i = threadIdx.x; i < rows * kColumns; i += kThreads)
-    results[i / kColumns * stride + i % kColumns] = sums(i / kColumns, i % kColumns);
+    results[i / kColumns * stride + to] = sums(i / kColumns, i % kColumns);
 }
 
-// All of a block's rows, a warp a row tile, by `warps` warps: no warp waits for another. The sums have the bits of
-// multiply_rows(): one for each of the parts of K that its warps have.
-template <class T, int COLUMN_TILES>
-__device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uint32_t columns, int last_column,
-                                                    int stride, float* results, int results_stride, int warp,
-                                                    int warps) {
+// All of a block's rows and a column tile, a warp a row tile: no warp waits for another. The sums have the bits of
+// multiply_rows(): one for each of the parts of K that its warps have. Column i is stored as column_of(i); -1: not.
+template <class T, class ColumnOf>
+__device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uint32_t own_column, float* results,
+                                                    int results_stride, const ColumnOf& column_of) {
   const int lane = threadIdx.x % 32, k_tiles = tiles.k_tiles;
   constexpr int kAhead = sizeof(T) == sizeof(float) ? kWarps / 2 : kWarps;  // k-tiles of weights in registers at once
-  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
+  const int to[2] = {column_of(lane % 4 * 2), column_of(lane % 4 * 2 + 1)};
 #pragma unroll 1
-  for (int tile = warp; tile < tiles.share.count; tile += warps) {
+  for (int tile = threadIdx.x / 32; tile < tiles.share.count; tile += kWarps) {
     const uint4* const weights = tiles.tile(tile);
-    float sums[kWarps][COLUMN_TILES][4] = {};
+    float sums[kWarps][4] = {};
 #pragma unroll 1
     for (int first = 0; first < k_tiles; first += kWarps) {
 #pragma unroll
@@ -173,35 +192,32 @@ __device__ __forceinline__ void multiply_rows_apart(const BlockTiles& tiles, uin
         for (int i = 0; i < kAhead; ++i) {
           const int k = first + begin + i;
           if (k >= k_tiles) continue;
-#pragma unroll
-          for (int c = 0; c < COLUMN_TILES; ++c) {
-            const uint4 states = load_shared(own_column + c * kTileColumns * stride + k * kKTileBytes);
-            float (&sum)[4] = sums[begin + i][c];
-            multiply_k_tile<T, true>(sum, sum, operands[i][0], operands[i][1], states);
-          }
+          const uint4 states = load_shared(own_column + k * kKTileBytes);
+          float (&sum)[4] = sums[begin + i];
+          multiply_k_tile<T, true>(sum, sum, operands[i][0], operands[i][1], states);
         }
       }
     }
+    float total[4] = {};
 #pragma unroll
-    for (int c = 0; c < COLUMN_TILES; ++c) {
-      float total[4] = {};
+    for (int i = 0; i < kWarps; ++i) {
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) {
+      for (int k = 0; k < 4; ++k) total[k] += sums[i][k];
+    }
 #pragma unroll
-        for (int k = 0; k < 4; ++k) total[k] += sums[i][c][k];
-      }
-      store_tile(results + tile * kTileRows * results_stride + c * kTileColumns, results_stride, total);
+    for (int k = 0; k < 4; ++k) {
+      const int row = tile * kTileRows + k / 2 * 8 + lane / 4;
+      if (to[k % 2] >= 0) results[row * results_stride + to[k % 2]] = total[k];
     }
   }
 }
 
 // Two sums of each row and column, each over half of K, by a warp: of every so many half row tiles one.
 template <class T>
-__device__ __forceinline__ void multiply_halves(const BlockTiles& tiles, uint32_t columns, int last_column, int stride,
-                                                float* results, int results_stride, int warp, int warps) {
+__device__ __forceinline__ void multiply_halves(const BlockTiles& tiles, uint32_t own_column, float* results,
+                                                int results_stride, int warp, int warps) {
   constexpr int kTogether = 4, kAhead = 2;  // k-tiles: with sums of their own; so many times on their way at once
   const int lane = threadIdx.x % 32, half_k = (tiles.k_tiles + 1) / 2;
-  const uint32_t own_column = columns + min(lane / 4, last_column) * stride + lane % 4 * 16;
 #pragma unroll 1
   for (int i = warp; i < 2 * tiles.share.count; i += warps) {
     const uint4* const weights = tiles.tile(i / 2);

@@ -30,7 +30,7 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
       Base::tiles, Base::timed_out, Base::warp, Base::windows;
 
   Column* const columns;
-  Slot* const before;    // [2][kSlots]: slots as they were before even and odd rounds
+  Slot* const before;    // [kRoundsKept][kSlots]: slots as they were before rounds
   double* const scores;  // of slots, up to the last frame that is written
   Job* const job;
   bool is_helped = false;  // helpers have been told, and not been waited for
@@ -39,16 +39,20 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
       : Base(params, shared),
         columns(reinterpret_cast<Column*>(shared + params.shared.columns)),
         before(slots + kSlots),
-        scores(reinterpret_cast<double*>(before + 2 * kSlots)),
+        scores(reinterpret_cast<double*>(before + kRoundsKept * kSlots)),
         job(reinterpret_cast<Job*>(scores + kSlots)) {}
 
-  __device__ __forceinline__ Column* columns_of(uint32_t of_round) const { return columns + of_round % 2 * kColumns; }
-  // The windows of a round that has begun with these slots; by whole warps.
-  __device__ __forceinline__ SharedWindows share_columns(const Slot* all) const {
-    const bool is_live = lane < p.slots && all[lane].is_live();
-    return SharedWindows(__ballot_sync(kWholeWarp, is_live), kColumns);
+  __device__ __forceinline__ Column* columns_of(uint32_t of_round) const {
+    return columns + of_round % kRoundsKept * kColumns;
   }
-  __device__ __forceinline__ Slot* slots_before(uint32_t of_round) const { return before + of_round % 2 * kSlots; }
+  __device__ __forceinline__ Slot* slots_before(uint32_t of_round) const {
+    return before + of_round % kRoundsKept * kSlots;
+  }
+  // The windows of a round that has begun with these slots; by whole warps. They change when utterances begin or end.
+  __device__ __forceinline__ void share_columns(const Slot* all) {
+    const unsigned live = __ballot_sync(kWholeWarp, lane < p.slots && all[lane].is_live());
+    if (live != windows.live) windows = SharedWindows(live, kColumns);
+  }
 
   // ---- utterances ----
 
@@ -131,11 +135,21 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   // Goes through the window's frames up to a symbol, of which the lanes of a warp have one each.
   // visit(frame of the window, frame, symbol or -1, duration): of each.
   template <class Visit>
-  __device__ __forceinline__ Walk walk(const Slot& slot, const Column& own, int window, const Visit& visit) const {
+  __device__ __forceinline__ Walk walk(const Slot& slot, const Column& own, const Visit& visit) const {
+    const unsigned stops = __ballot_sync(kWholeWarp, own.symbol >= 0 || own.duration != 1);
     Walk walk = {slot.frame, slot.in_frame, -1};
     int at = 0;
 #pragma unroll 1
-    while (walk.symbol < 0 && at < window && walk.frame < slot.length) {
+    while (walk.symbol < 0 && at < windows.window && walk.frame < slot.length) {
+      const unsigned later_stops = stops >> at;
+      const int left = min(windows.window - at, slot.length - walk.frame),
+                blanks = later_stops != 0 ? min(__ffs(static_cast<int>(later_stops)) - 1, left) : left;
+      if (blanks > 0) {
+#pragma unroll 1
+        for (int i = 0; i < blanks; ++i) visit(at++, walk.frame++, -1, 1);
+        walk.in_frame = 0;
+        continue;
+      }
       const int symbol = __shfl_sync(kWholeWarp, own.symbol, at);
       int duration = __shfl_sync(kWholeWarp, own.duration, at);
       if (symbol >= 0) {
@@ -150,8 +164,8 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     }
     return walk;
   }
-  __device__ __forceinline__ Column column_of_lane(int s, const SharedWindows& of_round, const Column* found) const {
-    return lane < of_round.window ? found[of_round.first_column(s) + lane] : Column{-1, 1};
+  __device__ __forceinline__ Column column_of_lane(int s, const Column* found) const {
+    return lane < windows.window ? found[windows.first_column(s) + lane] : Column{-1, 1};
   }
 
   // Warp s for slot s: where the search goes on. What has been found is written later: write_round(). Returns to one
@@ -168,8 +182,7 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     if (was.utterance < 0) return false;
     const bool closed = was.closes != 0;
     Walk found = {was.frame, was.in_frame, -1};
-    if (!closed)
-      found = walk(was, column_of_lane(s, windows, columns_of(round)), windows.window, [](int, int, int, int) {});
+    if (!closed) found = walk(was, column_of_lane(s, columns_of(round)), [](int, int, int, int) {});
     if (lane != 0) return false;
     const bool ends = closed || found.frame >= was.length;
     slot.begins = 0;
@@ -195,18 +208,17 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   // ---- results, by helpers ----
 
   __device__ __forceinline__ ColumnScores* scores_of(int place) const {
-    return reinterpret_cast<ColumnScores*>(memory + p.shared.results) + place * kMostWindow;
+    return reinterpret_cast<ColumnScores*>(memory + p.shared.scores) + place * kMostWindow;
   }
   // The scores of the frames that a round has passed over in the block's slot at a place among its own, a warp a frame.
   __device__ __forceinline__ void score_slot(uint32_t of_round, int place, int helper) {
     const Slot* const all = slots_before(of_round);
     const int s = block + place * p.blocks;
-    const SharedWindows its_windows = share_columns(all);
+    share_columns(all);
     if (!all[s].is_live()) return;
     const Column* const found = columns_of(of_round);
-    const Column own = column_of_lane(s, its_windows, found);
-    const int node = all[s].node, first_column = its_windows.first_column(s);
-    walk(all[s], own, its_windows.window, [&](int at, int, int, int) {
+    const int node = all[s].node, first_column = windows.first_column(s);
+    walk(all[s], column_of_lane(s, found), [&](int at, int, int, int) {
       if (at % kHelpers != helper) return;
       const ColumnScores its = score_of(first_column + at, found[first_column + at], node, of_round);
       if (lane == 0) scores_of(place)[at] = its;
@@ -216,14 +228,14 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   __device__ __forceinline__ void write_slot(uint32_t of_round, int place) {
     const Slot* const all = slots_before(of_round);
     const int s = block + place * p.blocks;
-    const SharedWindows its_windows = share_columns(all);
+    share_columns(all);
     const Slot& was = all[s];
     if (was.utterance < 0) return;
     double score = was.begins != 0 ? was.score : scores[s];
     int count = was.count, frame = was.frame;
     if (was.closes == 0) {
-      const Column own = column_of_lane(s, its_windows, columns_of(of_round));
-      frame = walk(was, own, its_windows.window, [&](int at, int its_frame, int symbol, int duration) {
+      const Column own = column_of_lane(s, columns_of(of_round));
+      frame = walk(was, own, [&](int at, int its_frame, int symbol, int duration) {
                 const ColumnScores its = scores_of(place)[at];
                 score += static_cast<double>(its.log_prob) + static_cast<double>(its.duration_log_prob);
                 if (symbol < 0) return;
@@ -260,7 +272,8 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     is_helped = false;
   }
 
-  // A helper's part of the rounds: the results of the round before, and the recurrent products for the next symbol.
+  // A helper's part of the rounds: the recurrent products for the next symbol, which the next round waits for, and then
+  // the results of the round before, which the round after that one waits for.
   __device__ __forceinline__ void help() {
     const int helper = warp - kWarps, own_slots = (p.slots - block + p.blocks - 1) / p.blocks;  // none: at most 0
     for (;;) {
@@ -268,14 +281,14 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
       if (job->goes_on == 0) return;
       ++round;
 #pragma unroll 1
+      for (int layer = 0; job->multiplies != 0 && layer < p.layers; ++layer)
+        this->multiply_recurrent(layer, helper, kHelpers);
+      arrive_at(kHelped);
+#pragma unroll 1
       for (int place = 0; place < own_slots; ++place) score_slot(round - 1, place, helper);
       if (own_slots > 0) sync_helpers();
 #pragma unroll 1
       for (int place = kHelpers - 1 - helper; place < own_slots; place += kHelpers) write_slot(round - 1, place);
-#pragma unroll 1
-      for (int layer = 0; job->multiplies != 0 && layer < p.layers; ++layer)
-        this->multiply_recurrent(layer, helper, kHelpers);
-      arrive_at(kHelped);
     }
   }
 
@@ -292,12 +305,12 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
   }
   __device__ __forceinline__ void run() {
     this->load_weights();
-    if (threadIdx.x < 2 * kSlots) before[threadIdx.x].utterance = -1;
+    if (threadIdx.x < kRoundsKept * kSlots) before[threadIdx.x].utterance = -1;
     this->begin();
     bool may_take = true, goes_on = true;  // may_take: a slot may be free
     for (;;) {
       if (may_take) goes_on = take_utterances();
-      windows = share_columns(slots);
+      share_columns(slots);
       wait_for_helpers();
       if (!go_round(goes_on)) break;
       may_take = sync_threads_or(take_frames());

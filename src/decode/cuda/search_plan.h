@@ -13,7 +13,8 @@ namespace prnn::decode_cuda {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;        // that go through rounds
 constexpr int kHelpers = 4, kHelperThreads = kHelpers * 32;  // warps of a greedy search beside them
-constexpr int kPlaces = 3;                                   // rounds whose keys and parts of columns are kept
+constexpr int kPlaces = 4;                                   // rounds whose keys and parts of columns are kept
+constexpr int kRoundsKept = 3;                               // and whose slots and columns a block keeps
 constexpr int kTileRows = 16;                                // rows of weights that a matrix instruction takes
 constexpr int kTileUnits = 4;    // hidden units of a row tile of gates: four rows each, in the order of Cell
 constexpr int kTileColumns = 8;  // columns of a matrix instruction
@@ -64,16 +65,16 @@ struct SharedLayout {
   int projection;   // [slot][joiner_stride]: the projected predictor output
   int sums;     // float [warp][row of a pass][columns + 1]; later what the blocks publish of columns: beam: ListPart
                 // [own column][entry][list_parts + 1]
-  int results;  // float [row][column], of the upper layer's input product; beam: of one pass over the output layer,
-                // too; greedy: for the results that the block writes
-  int recurrent[2];  // float [row][slot]: the layers' recurrent products with the present h
-  int cells[2];      // float [unit][slot]: c
-  int output_bias;   // float [row]
-  int tiles;         // BlockTiles [matrix]
-  int columns;       // greedy: Column [2][column], of even and odd rounds; beam: ListPart [column][list_room]
-  int levels;        // beam by levels: [utterance] Levels and its Paths
-  int slots;         // greedy: Slot [slot], as they are, and [2][slot], as they were before even and odd rounds, double
-                     // [slot], Job; beam: Hypothesis [slot]
+  int results;  // float [row][column], of the upper layer's input product
+  int scores;   // greedy: ColumnScores [own slot][frame], of the results that the block writes
+  int recurrent[2];                  // float [row][slot]: the layers' recurrent products with the present h
+  int cells[2];                      // float [unit][slot]: c
+  int output_bias, projection_bias;  // float [row]
+  int tiles;                         // BlockTiles [matrix]
+  int columns;                       // greedy: Column [kRoundsKept][column]; beam: ListPart [column][list_room]
+  int levels;                        // beam by levels: [utterance] Levels and its Paths
+  int slots;  // greedy: Slot [slot], as they are, and [kRoundsKept][slot], as they were before rounds, double
+              // [slot], Job; beam: Hypothesis [slot]
   int total;
 };
 
@@ -91,7 +92,7 @@ struct SearchPlan {
 };
 
 // Sizes in bytes of what lies in shared memory as a structure of the kernel.
-constexpr int kBlockTilesBytes = 32, kColumnBytes = 8, kColumnScoresBytes = 16, kSlotBytes = 96, kHypothesisBytes = 144;
+constexpr int kBlockTilesBytes = 40, kColumnBytes = 8, kColumnScoresBytes = 16, kSlotBytes = 96, kHypothesisBytes = 144;
 constexpr int kPathBytes = 56, kLevelsBytes = 168, kJobBytes = 8;
 
 // `multiprocessors`, `shared_bytes`: of the GPU. Returns false where not even the activations find room.

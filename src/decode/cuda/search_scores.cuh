@@ -16,12 +16,14 @@ struct Candidate {
   int key = kNoKey, place = kNoPlace;
   float logit = kNever;
 
-  __device__ __forceinline__ void take(float value, float its_logit, int its_place) {
-    int its_key = ordered(value);
-    if (!(its_logit < INFINITY)) its_key = kNotFinite;
-    const bool is_candidate = its_key == kNotFinite || (its_logit != kNever && value == value);
-    if (is_candidate && (its_key > key || (its_key == key && its_place < place)))
-      key = its_key, place = its_place, logit = its_logit;
+  // is_any: else nothing is taken. Without branches, so that those of several columns are taken side by side.
+  __device__ __forceinline__ void take(bool is_any, float value, float its_logit, int its_place) {
+    const int its_key = its_logit < INFINITY ? ordered(value) : kNotFinite;
+    const bool is_candidate = is_any & ((its_key == kNotFinite) | ((its_logit != kNever) & (value == value)));
+    const bool is_better = is_candidate & ((its_key > key) | ((its_key == key) & (its_place < place)));
+    key = is_better ? its_key : key;
+    place = is_better ? its_place : place;
+    logit = is_better ? its_logit : logit;
   }
 
   // The best candidate of all lanes.
@@ -65,15 +67,19 @@ template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void Search<T, COLUMN_TILES>::publish_sums(const Candidate (&candidates)[COLUMN_TILES],
                                                                       LogSum (&log_sums)[COLUMN_TILES],
                                                                       int entry) const {
-  add_up_over_lanes<32>(log_sums);
+  add_up_lanes(log_sums);
+  LogSum own;
+  float logit = 0;
 #pragma unroll
   for (int c = 0; c < COLUMN_TILES; ++c) {
-    if (lane == 0)
-      publish_part(parts_of(warp + c * kWarps, round) + entry, {log_sums[c].log_sum(), candidates[c].logit, 0, round});
+    if (lane == c) own = log_sums[c], logit = candidates[c].logit;
   }
+  if (lane < COLUMN_TILES)
+    publish_part(parts_of(warp + lane * kWarps, round) + entry, {own.log_sum(), logit, 0, round});
 }
 
-// The own rows of the output layer, and what each piece of them says of each column.
+// The own rows of the output layer, and what each piece of them says of each column. Of columns without a frame nothing
+// that is read.
 template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
   const Share own = tiles[kOutput].share;
@@ -81,47 +87,58 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
   const int classes = static_cast<int>(p.model.classes), blank = static_cast<int>(p.model.blank);
   const int together = p.tiles[kOutput].together;
   const int used = (windows.columns() + kTileColumns - 1) / kTileColumns;  // column tiles
-  const auto is_used = [&](int c) { return c == 0 || c < used; };
+  int entry = tiles[kOutput].first_piece, of_piece = 0;                    // of_piece: row tiles of this piece before
   Candidate candidates[COLUMN_TILES];
   LogSum log_sums[COLUMN_TILES];
-  multiply_rows<T, COLUMN_TILES, true>(
-      tiles[kOutput], this->ahead, shared_address(memory + p.shared.activations), kTileColumns - 1, p.joiner_stride,
-      used, sums(), [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
-        const int own_row = tile * kTileRows + lane, row = own.first * kTileRows + own_row;
-        const int next_tile = tile + rows / kTileRows, entry = (own.first + tile) / together;
+  multiply_rows<T, COLUMN_TILES>(
+      tiles[kOutput], this->ahead, this->columns_of_scores(), used, sums(),
+      [&](int tile, int rows, const PassSums<COLUMN_TILES>& of_pass) {
+        const int own_row = tile * kTileRows + lane, first_row = (own.first + tile) * kTileRows, row = first_row + lane;
+        const int next_tile = tile + rows / kTileRows;
         const bool is_row = lane < rows, is_class = is_row && row < classes && row != blank;
-        const bool ends = next_tile % together == 0 || next_tile == own.count;
-        const float own_bias = is_row ? bias[own_row] : 0;
-        float logits[COLUMN_TILES];
+        const bool begins = of_piece == 0;
+        of_piece += rows / kTileRows;
+        const bool ends = of_piece == together || next_tile == own.count;
+        const float own_bias = bias[is_row ? own_row : 0];
+        float logits[COLUMN_TILES], values[COLUMN_TILES];
 #pragma unroll
-        for (int c = 0; c < COLUMN_TILES; ++c) {
-          const int column = warp + c * kWarps;
-          logits[c] = is_used(c) ? of_pass(lane, column) + own_bias : 0;
-          publish_word(is_row && row == blank, keys_of(column, round) + p.entries,
-                       static_cast<TaggedWord>(__float_as_uint(logits[c])) << 32 | (round & 0xFFFF));
-          if (is_class && is_used(c)) candidates[c].take(logits[c] + gain(column, row), logits[c], row);
+        for (int c = 0; c < COLUMN_TILES; ++c) values[c] = logits[c] = of_pass(lane, warp + c * kWarps) + own_bias;
+        if (p.bias.nodes > 0) {
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) values[c] += is_class ? gain(warp + c * kWarps, row) : 0;
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; ++c) candidates[c].take(is_class, values[c], logits[c], row);
+        if (first_row <= blank && blank < first_row + rows) {
+#pragma unroll
+          for (int c = 0; c < COLUMN_TILES; ++c) {
+            publish_word(row == blank, keys_of(warp + c * kWarps, round) + p.entries,
+                         static_cast<TaggedWord>(__float_as_uint(logits[c])) << 32 | (round & 0xFFFF));
+          }
         }
         if (ends) publish_keys(candidates, entry);
+        float class_logits[COLUMN_TILES];
 #pragma unroll
-        for (int c = 0; c < COLUMN_TILES; ++c) {
-          if (is_class && is_used(c)) log_sums[c].add(logits[c]);
-        }
+        for (int c = 0; c < COLUMN_TILES; ++c) class_logits[c] = is_class ? logits[c] : kNever;
+        add_of_lanes(log_sums, class_logits, begins);
         if (ends) {
           publish_sums(candidates, log_sums, entry);
 #pragma unroll
           for (int c = 0; c < COLUMN_TILES; ++c) candidates[c] = {}, log_sums[c] = {};
+          ++entry;
+          of_piece = 0;
         }
         if (own.first + next_tile <= p.class_tiles) return;
         const int duration = row - p.class_tiles * kTileRows;
         Candidate durations[COLUMN_TILES];
         LogSum sums_of_durations[COLUMN_TILES];
-        if (is_row && duration >= 0 && duration < p.model.durationCount) {
+        const bool is_duration = is_row && duration >= 0 && duration < p.model.durationCount;
 #pragma unroll
-          for (int c = 0; c < COLUMN_TILES; ++c) {
-            durations[c].take(logits[c], logits[c], duration);
-            sums_of_durations[c].add(logits[c]);
-          }
+        for (int c = 0; c < COLUMN_TILES; ++c) {
+          durations[c].take(is_duration, logits[c], logits[c], duration);
+          class_logits[c] = is_duration ? logits[c] : kNever;
         }
+        add_of_lanes(sums_of_durations, class_logits, true);
         publish_keys(durations, p.entries + 1);
         publish_sums(durations, sums_of_durations, p.entries);
       });
@@ -210,7 +227,7 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
   // After the parts of the pieces comes that of the durations.
   const int count = p.entries + (p.model.durationCount > 0 ? 1 : 0);
   const int entry = found.symbol < 0 ? -1 : found.symbol / kTileRows / p.tiles[kOutput].together;
-  LogSum all[1];
+  LogSum all;
   float logit = 0, duration_log_prob = 0;
 #pragma unroll 1
   for (int first = lane; first - lane < count; first += kBatch * 32) {
@@ -218,7 +235,7 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
     wait_together<kBatch>(
         [&](int k) { return first + k * 32 >= count || static_cast<uint32_t>(pieces[k].second >> 32) == of_round; },
         [&](int k) { pieces[k] = load_part(parts + first + k * 32); }, p.timed_out, timed_out);
-    float log_sums[kBatch], largest = all[0].largest;
+    float log_sums[kBatch], largest = all.largest;
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int b = first + k * 32;
@@ -227,15 +244,15 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
       if (b == entry) logit = second_of(pieces[k]);
       if (b == p.entries) duration_log_prob = second_of(pieces[k]) - first_of(pieces[k]);
     }
-    if (all[0].largest != largest) all[0].sum *= expf(all[0].largest - largest);
+    if (all.largest != largest) all.sum *= expf(all.largest - largest);
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) all[0].sum += log_sums[k] == kNever ? 0 : expf(log_sums[k] - largest);
-    all[0].largest = largest;
+    for (int k = 0; k < kBatch; ++k) all.sum += log_sums[k] == kNever ? 0 : expf(log_sums[k] - largest);
+    all.largest = largest;
   }
-  add_up_over_lanes<32>(all);
+  add_up_lanes(all);
   logit = __shfl_sync(kWholeWarp, logit, max(entry, 0) % 32);
   duration_log_prob = __shfl_sync(kWholeWarp, duration_log_prob, p.entries % 32);
-  const float others = all[0].log_sum();
+  const float others = all.log_sum();
   const TaggedWord blank_key = p.entries % 2 == 0 ? with_blank.first : with_blank.second;
   const float blank = __uint_as_float(static_cast<uint32_t>(blank_key >> 32));
   const float together = add_logs(others, blank);
