@@ -3,7 +3,6 @@
 The host's time is most of a call of a layer of few units and timesteps. So a call checks its arguments by themselves
 alone, and looks up the rest in one table of the module, ModuleCalls.calls."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from prnn._ops._autocast import cast_weights, casts_of
 from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
 from prnn._ops._handles import DTYPES, this_thread
-from prnn._ops._layer import EXACT_STEPS, Config, layer
+from prnn._ops._layer import EXACT_STEPS, Config, layer, without_frozen_layers
 from prnn._ops._measured import is_benchmark
 from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
@@ -64,11 +63,7 @@ class ModuleCalls:
         self.weights, self.places = list(weights), None
         self.own = OwnParameters.of(module, self.dtype, self._are_mine)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
-        if self.is_normalized:
-            return
-        # The layer of each of the packed weights.
-        self.layer_of = [int(re.search(r"_l(\d+)", name)[1]) for name in module._packed_names]  # type: ignore[index]
-        if self.own is not None:
+        if self.own is not None and not self.is_normalized:
             stack = layer(config, self.dtype, self.input_size, self.device)
             input = first.new_empty(0, self.input_size)
             if lie_packed(self.weights, stack, input):
@@ -183,8 +178,8 @@ class ModuleCalls:
 
         is_torchs = self.takes_torchs and (is_cast or self.dtype is _bfloat16)
         is_torchs = is_torchs and reset is None and lengths is None and not return_cells
-        if is_torchs and (results := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
-            output, hy, cy, cells = results
+        if is_torchs and (torchs := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
+            results = torchs
         else:
             config = self.config
             if reset is not None or return_cells:
@@ -199,19 +194,10 @@ class ModuleCalls:
                 results = self._run(input, hx, cx, weights, layout, options, config)
             else:
                 results = _options.compute(module, config, input, states, weights, layout, reset, self._run)
-            output, hy, cy, cells = results
-        if is_packed:
-            if back is not None:
-                hy = hy.index_select(1, back)
-                cy = cy.index_select(1, back) if self.has_cells else cy
-            rest = (batch_sizes, order, back)
-            return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest) if return_cells else cells
-        if is_time_second:
-            return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if return_cells else cells
-        if not own_shape:
-            output, hy, cy = output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.has_cells else cy
-            return output, hy, cy, cells.squeeze(1) if return_cells else cells
-        return output, hy, cy, cells
+        if is_packed or is_time_second or not own_shape:
+            packed = (batch_sizes, order, back) if is_packed else None
+            return _options.in_layout_of_input(results, packed, is_time_second)
+        return results
 
     def _are_mine(self, tensors: Sequence[Any]) -> bool:
         """Whether all, but for None, are plain tensors that hold their values, on the module's device."""
@@ -261,7 +247,7 @@ class ModuleCalls:
         frozen, keeps_reserve = 0, training
         if training:
             if config.num_layers > 1 and not weights[0].requires_grad:
-                frozen = self._frozen_layers((input, hx, cx), weights)
+                frozen = without_frozen_layers((input, hx, cx), weights, config).frozen_layers
         elif config.dropout > 0 or config.return_cells:
             keeps_reserve = True
             if self.is_cpu:  # no backward pass will want the reserve space
@@ -301,17 +287,6 @@ class ModuleCalls:
         if config.heads > 1:
             hy, cy = _options.by_layer(config, hy, cy)
         return output, hy, cy, cells
-
-    def _frozen_layers(self, data: Sequence[Tensor | None], weights: Sequence[Tensor]) -> int:
-        """The number of the lowest layers without gradients, of a call that has one."""
-        for tensor in data:
-            if tensor is not None and tensor.requires_grad:
-                return 0
-        lowest = self.config.num_layers
-        for weight, its_layer in zip(weights, self.layer_of, strict=False):
-            if weight.requires_grad and its_layer < lowest:
-                lowest = its_layer
-        return lowest % self.config.num_layers
 
     def _prepare(
         self,

@@ -18,7 +18,7 @@ from prnn._layer_arguments import (
 from prnn._ops._call import Options
 from prnn._ops._layer import Config
 from prnn._ops.rnn import call
-from prnn._options import CELL_STATES, Layout, by_head, by_layer, compute, configuration_of
+from prnn._options import CELL_STATES, Layout, by_head, by_layer, compute, configuration_of, in_layout_of_input
 
 __all__ = ["run_checked"]
 
@@ -76,19 +76,10 @@ def run_checked(
 
     config = configuration_of(module, return_cells, reset is not None)
     layout: Layout = (batch_sizes, lengths, batch if is_packed else None, None, False, False)
-    output, hy, cy, cells = compute(module, config, input, states, weights, layout, reset, _run_operator)
-
-    if is_packed:
-        if back is not None:
-            hy, cy = hy.index_select(1, back), cy.index_select(1, back) if module.mode in CELL_STATES else cy
-        rest = (batch_sizes, order, back)
-        return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
-    if is_single:
-        cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
-        return output.squeeze(1), hy.squeeze(1), cy, cells
-    if is_time_second:
-        output, cells = output.transpose(0, 1), cells.transpose(0, 1) if return_cells else cells
-    return output, hy, cy, cells
+    results = compute(module, config, input, states, weights, layout, reset, _run_operator)
+    if is_packed or is_time_second or is_single:
+        return in_layout_of_input(results, (batch_sizes, order, back) if is_packed else None, is_time_second)
+    return results
 
 
 def _checked(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from prnn._C import Sequences
 from prnn._lstm_layers import run_lstm_layers
@@ -30,6 +31,7 @@ __all__ = [
     "by_layer",
     "compute",
     "configuration_of",
+    "in_layout_of_input",
     "resets_in_kernels",
     "with_reset_states",
 ]
@@ -98,6 +100,20 @@ def compute(
     if at_reset[0] is not None or at_reset[1] is not None:
         hx, cx = with_reset_states(states)
     return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed, None), config)
+
+
+def in_layout_of_input(results: Results, packed: tuple[Any, ...] | None, is_time_second: bool) -> Any:
+    """A call's results in forward()'s layout of a PackedSequence, with the rest of its members, of (N, T, I), or of one
+    sequence."""
+    output, hy, cy, cells = results
+    if packed is not None:
+        if (back := packed[2]) is not None:
+            hy, cy = hy.index_select(1, back), cy.index_select(1, back) if cy.dim() == 3 else cy
+        whole = [PackedSequence(rows, *packed) if rows.dim() == 2 else rows for rows in (output, cells)]
+        return whole[0], hy, cy, whole[1]
+    if is_time_second:
+        return output.transpose(0, 1), hy, cy, cells.transpose(0, 1) if cells.dim() == 3 else cells
+    return tuple(value.squeeze(1) if value.dim() == 3 else value for value in results)
 
 
 def _run_segments(

@@ -293,7 +293,8 @@ def _search(place: _Place) -> dict[str, Tensor]:
     with torch.no_grad():
         for part in (predictor, joiner):
             for weight in part.parameters():
-                weight.copy_((_random(generator, *weight.shape) * 0.4).to(place.numbers))
+                # With larger weights the LSTM is chaotic: roundings grow without bound.
+                weight.copy_((_random(generator, *weight.shape) * 0.2).to(place.numbers))
     x = _random(generator, 4, 30, 40).to(place.numbers).float()
     searched = copy.deepcopy(predictor).to(place.device, place.computed)
     joined = copy.deepcopy(joiner).to(place.device, place.computed)

@@ -87,9 +87,12 @@ void GatesCall::set_spaces(Address workspace, Address reserve, size_t reserve_si
 }
 
 void bind_call(py::module_& module) {
+  using namespace py::literals;
   module.attr("NORMALIZE_GATES") = static_cast<int>(PRNN_NORMALIZE_GATES);
   module.attr("NORMALIZE_PRODUCTS") = static_cast<int>(PRNN_NORMALIZE_PRODUCTS);
   module.attr("NORMALIZE_NONE") = static_cast<int>(PRNN_NORMALIZE_NONE);
+  module.def("canonical_length", &prnnGetRNNCanonicalLength, "length"_a,
+             "The least number of timesteps of which the library decides everything as for `length`.");
   py::class_<GatesCall>(module, "GatesCall",
                         "A prepared call of an LSTM on the input of its gates, which takes addresses.")
       .def_property_readonly("workspace_size", &GatesCall::workspace_size, "Bytes.")

@@ -74,7 +74,7 @@ def test_plans_of_all_gpus(plans: Callable[[str], dict[str, str]], model: str) -
 
 def test_the_plan_that_docs_tell_of(plans: Callable[[str], dict[str, str]]) -> None:
     assert plans(PLANS[0])["H200"].split("; ")[0] == (
-        "1 x 33 blocks, 1 slots of 8 frames, 4 x 33 blocks, 4 slots of 4 frames, 16 x 8 blocks, 8 slots of 2 frames"
+        "1 x 33 blocks, 1 slots of 8 frames, 4 x 33 blocks, 4 slots of 4 frames, 16 x 8 blocks, 8 slots of 3 frames"
     )
 
 

@@ -26,12 +26,6 @@ _CACHE_LIMIT = 256
 # Bytes of a workspace that a layer on the CPU keeps for its next call, which then has no memory to allocate.
 _KEPT_WORKSPACE = 2**16
 
-# Timesteps of which more make no difference to what runs; of kMeasuredSteps (src/rnn/plan/plan.h).
-_MANY_STEPS = 64
-
-# With more, the library does not take cuDNN if there is another choice; kMostCudnnSteps (src/rnn/plan/faster.h).
-_MOST_CUDNN_STEPS = 65535
-
 # One layer of at most so many timesteps, sequences and units in float32 has the resident kernels in a call of its own,
 # also where cuDNN's are faster: those take the host some 30 us longer than they save the GPU
 # (docs/resident_kernels_measured.md). RNNs, whose timesteps take cuDNN the least, in inference with fewer timesteps;
@@ -46,7 +40,7 @@ _UNIT = 64
 
 Sizes = Sequence[int] | _C.Sequences  # sequences in each timestep
 
-# Timesteps, or _MANY_STEPS up to _MOST_CUDNN_STEPS, sequences, whether their number changes, precision.
+# Timesteps that stand for those of the call, sequences, whether their number changes, precision.
 SizeKey = tuple[int, int, bool, int]
 
 
@@ -124,6 +118,11 @@ class Layer:
             norm = [gates, gates, cells, cells] if config.normalize != _C.NORMALIZE_NONE else []
             self.gates_shapes = [(*gates, *cells), *norm]
             self.params_size = sum(map(prod, self.gates_shapes))
+        # Elements at which the matrices of a stack's layers begin, and behind all of these their biases.
+        offsets = (
+            [self.rnn.layer_offsets(each, 0) for each in range(config.num_layers)] if config.num_layers > 1 else []
+        )
+        self._firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         # The CPU's handle, which is this thread's, as the layer is; a GPU's follows torch's stream in each call.
@@ -164,10 +163,7 @@ class Layer:
     def frozen_layers(self, weights: Sequence[Tensor]) -> int:
         """The number of the lowest layers that have no weight that wants a gradient, where some layer has one; else 0.
         weights: as the operators take them."""
-        layers = self.config.num_layers
-        offsets = [self.rnn.layer_offsets(layer, 0) for layer in range(layers)]
-        # Elements at which the layers' matrices begin, and behind all of these their biases.
-        firsts = [matrix for matrix, *_ in offsets] + [bias for *_, bias, _ in offsets]
+        layers, firsts = self.config.num_layers, self._firsts
         lowest, begin = layers, 0
         for weight in weights:
             end = begin + int(weight.numel())
@@ -189,10 +185,7 @@ class Layer:
     def _size_key(self, sequences: Sizes, math: int | None) -> SizeKey:
         batch = sequences[0]
         math = self.math if math is None else math
-        steps = len(sequences)
-        if steps <= _MOST_CUDNN_STEPS:
-            steps = min(steps, _MANY_STEPS)
-        return steps, batch, batch != sequences[-1], math
+        return _C.canonical_length(len(sequences)), batch, batch != sequences[-1], math
 
     def plan(self, handle: "_C.Handle", sequences: Sizes, math: int | None = None) -> dict[str, Any]:
         """Returns what runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the
@@ -361,6 +354,19 @@ def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.dev
         _make_room(_local.layers)
         found = _local.layers[key] = Layer(config, dtype, input_size, device)
     return found
+
+
+def without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
+    """The configuration of a call with a gradient, with the number of its lowest layers that have none. data: input, hx
+    and cx."""
+    if config.num_layers == 1 or weights[0].requires_grad:
+        return config
+    if any(tensor is not None and tensor.requires_grad for tensor in data):
+        return config
+    input = data[0]
+    assert input is not None
+    frozen = layer(config, input.dtype, int(input.size(-1)), input.device).frozen_layers(weights)
+    return config._replace(frozen_layers=frozen) if frozen > 0 else config
 
 
 def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:

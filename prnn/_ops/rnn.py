@@ -49,7 +49,7 @@ from prnn._C import Sequences
 from prnn._ops._autocast import are_even, cast_to, cast_weights, casts_of
 from prnn._ops._call import Call, pack_weights, prepare
 from prnn._ops._handles import device_of, handle
-from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer, without_frozen_layers
 from prnn._ops._operator import differentiate, library, operator, refuse_onnx
 from prnn._ops._rnn_function import wanted_gradients
 from prnn._ops._sequences import sequences_of
@@ -277,19 +277,8 @@ def _for_training(*arguments: Any) -> tuple[Any, ...]:
     transform inside wants gradients, too."""
     given, config, train = arguments[:10], Config(*arguments[10:-1]), arguments[-1]
     if not train and not in_functorch():  # which has gradients at other levels
-        config = _without_frozen_layers(given[:3], given[3], config)
+        config = without_frozen_layers(given[:3], given[3], config)
     return *given, *config, True
-
-
-def _without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tensor], config: Config) -> Config:
-    if config.num_layers == 1 or weights[0].requires_grad:
-        return config
-    if any(tensor is not None and tensor.requires_grad for tensor in data):
-        return config
-    input = data[0]
-    assert input is not None
-    frozen = layer(config, input.dtype, int(input.size(-1)), input.device).frozen_layers(weights)
-    return config._replace(frozen_layers=frozen) if frozen > 0 else config
 
 
 def _reads_host(input: Tensor, sizes: Sequence[Tensor | None]) -> bool:

@@ -223,7 +223,7 @@ def found_hypotheses(found: Any) -> list[Hypothesis]:
     most = int(counts.max())
     columns = (column[:, :most].double() for column in (found.symbols, found.frames, found.confidences))
     # One list for all rows: lists that are dropped at once would keep the garbage collector busy.
-    of_all = torch.stack(list(columns)).cpu()[:, torch.arange(most) < counts[:, None]]
+    of_all = torch.stack(list(columns)).cpu()[:, torch.arange(most, device="cpu") < counts[:, None]]
     symbols, frames = of_all[:2].long().tolist()
     confidences = of_all[2].tolist()
     hypotheses, begin = [], 0

@@ -123,7 +123,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
     }
   };
   const auto publish = [&](int entry) {
-    add_up_over_lanes<32>(log_sums);
+    add_up_lanes(log_sums);
 #pragma unroll
     for (int c = 0; c < COLUMN_TILES; ++c) {
       publish_list(parts_of(warp + c * kWarps) + entry * (p.list_parts + 1), log_sums[c].log_sum(), blanks[c], pairs[c],
@@ -144,10 +144,8 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
 #pragma unroll
         for (int c = 0; c < COLUMN_TILES; ++c) logits[c] = of_pass(lane, warp + c * kWarps) + own_bias;
 #pragma unroll
-        for (int c = 0; c < COLUMN_TILES; ++c) {
-          log_sums[c].add(is_symbol ? logits[c] : kNever);
-          values[c] = is_symbol ? logits[c] : kNever;
-        }
+        for (int c = 0; c < COLUMN_TILES; ++c) values[c] = is_symbol ? logits[c] : kNever;
+        add_of_lanes(log_sums, values, of_piece == 0);
         if (is_here(blank_class)) {
 #pragma unroll
           for (int c = 0; c < COLUMN_TILES; ++c) blanks[c] = __shfl_sync(kWholeWarp, logits[c], blank_class - first);
@@ -184,9 +182,9 @@ template <class T, int COLUMN_TILES, int SLOT_TILES>
 __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_column(const ListPart* parts,
                                                                                       int column) const {
   const int of_piece = p.list_parts + 1;
-  LogSum log_sum[1];
-  for (int e = lane; e < p.entries; e += 32) log_sum[0].add(parts[e * of_piece].first);
-  add_up_over_lanes<32>(log_sum);
+  LogSum log_sum;
+  for (int e = lane; e < p.entries; e += 32) log_sum.add(parts[e * of_piece].first);
+  add_up_lanes(log_sum);
 
   // How many candidates of each of this lane's pieces are taken already, in 4 bits each, and the best of the others.
   unsigned taken = 0;
@@ -218,7 +216,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::merge_c
   const Hypothesis& h = slots[slot_of(column)];
   const float blank = parts[entry_of(static_cast<int>(p.model.blank)) * of_piece].second;
   const float pair = h.partner >= 0 ? __uint_as_float(parts[entry_of(h.pair_symbol) * of_piece].more) : kNever;
-  publish_list(lists_of_round() + column * p.list_room, log_sum[0].log_sum(), blank, pair, value, value_symbol);
+  publish_list(lists_of_round() + column * p.list_room, log_sum.log_sum(), blank, pair, value, value_symbol);
 }
 
 // Waits for what all pieces say of the columns whose lists this block puts together: of those that have frames and of

@@ -7,8 +7,10 @@ namespace prnn::decode_cuda {
 
 constexpr double kNoScore = -INFINITY;
 
-// log(exp(a) + exp(b)) for a >= b, a finite.
-__device__ __forceinline__ double add_to_larger(double a, double b) { return a + log1p(exp(b - a)); }
+// log(exp(a) + exp(b)) for a >= b, a finite. What is added to a is as exact as the logarithms of sums that both have.
+__device__ __forceinline__ double add_to_larger(double a, double b) {
+  return a + static_cast<double>(log1pf(expf(static_cast<float>(b - a))));
+}
 
 // Two integers with the order of the number, which is no NaN.
 struct ScoreKey {
@@ -83,11 +85,9 @@ __device__ __forceinline__ Way BeamSearch<T, COLUMN_TILES, SLOT_TILES>::way_with
   if (partner < 0 || !(fabsf(all_of_partner) < INFINITY)) return way;
   const float value = __uint_as_float(head.more);
   const double extended = own[partner].score + (static_cast<double>(value) - static_cast<double>(all_of_partner));
-  if (extended > way.score) {
-    way = {add_to_larger(extended, way.score), partner, own[k].pair_symbol, value};
-  } else if (way.score > kNoScore) {
-    way.score = add_to_larger(way.score, extended);
-  }
+  const double larger = max(extended, way.score), smaller = min(extended, way.score);
+  if (extended > way.score) way = {larger, partner, own[k].pair_symbol, value};
+  if (larger > kNoScore) way.score = add_to_larger(larger, smaller);
   return way;
 }
 
@@ -176,11 +176,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::take_wa
                                                                                    float others) {
   const bool exists = lane < count, is_new = exists && way.symbol >= 0;
   const unsigned below = (1u << lane) - 1, all_slots = (1u << beam) - 1;
-  unsigned stays = 0;
-  for (int i = 0; i < count; ++i) {
-    const int from = __shfl_sync(kWholeWarp, way.from, i);
-    if (__shfl_sync(kWholeWarp, way.symbol, i) < 0) stays |= 1u << from;
-  }
+  const unsigned stays = __reduce_or_sync(kWholeWarp, exists && !is_new ? 1u << way.from : 0u);
   const unsigned free = all_slots & ~stays, all_new = __ballot_sync(kWholeWarp, is_new);
   int to = way.from;
   if (is_new) {

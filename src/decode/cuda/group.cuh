@@ -38,7 +38,6 @@ struct Group {
   typename SLOT::Windows windows;                // of the round
   unsigned stepping = 0;                         // slots that step in this round, a bit each
   int stepping_count = 0, stepping_of_lane = 0;  // columns of the predictors' products; of a beam search
-  Gates gates_ahead{};                           // of a greedy search
   // Weights of the next product. More k-tiles leave too few registers.
   PassWeights<sizeof(T) == sizeof(float) && COLUMN_TILES >= 3 ? 2 : 3> ahead;
 
@@ -173,8 +172,6 @@ struct Group {
   }
   __device__ __forceinline__ int used_slot_tiles() const { return (stepping_count + kTileColumns - 1) / kTileColumns; }
   __device__ __forceinline__ LaneColumns<SLOT_TILES> columns_of_states(int layer) const;
-  __device__ __forceinline__ Gates gates_of_symbol(int own_unit, int s) const;
-  __device__ __forceinline__ void load_gates_ahead();
   __device__ __forceinline__ void publish_elements(TaggedWord* rows, int row_words, int s, int element, float value,
                                                    bool valid) const;
   __device__ __forceinline__ bool gather_rows(const TaggedWord* rows, const Divisor& pieces, char* to, int stride,

@@ -18,22 +18,6 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
   stepping_of_lane = left != 0 ? __ffs(static_cast<int>(left)) - 1 : 0;
 }
 
-// The lower layer's input product and biases of the symbol that a slot's predictor reads.
-template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ auto Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::gates_of_symbol(int own_unit,
-                                                                                                  int s) const
-    -> Gates {
-  const Share own = units_of(0).share;
-  if (own_unit >= own.count * kTileUnits || s >= p.slots || !advances(s)) return {};
-  const int64_t row = static_cast<int64_t>(slots[s].symbol) * p.units;
-  return static_cast<const Gates*>(p.prepared.table)[row + own.first * kTileUnits + own_unit];
-}
-// Begins to load the first of them that this thread needs.
-template <class T, class PARAMS, class SLOT, int COLUMN_TILES, int SLOT_TILES>
-__device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>::load_gates_ahead() {
-  if (is_recurrent()) gates_ahead = gates_of_symbol(threadIdx.x / kTileColumns, threadIdx.x % kTileColumns);
-}
-
 // Units of a layer that this block has, of the slots whose predictors read a symbol. The upper layer's input products
 // are in `results`. The same lanes have all slots of a unit: a slot may go on from the state of another one, which goes
 // on itself.
@@ -58,10 +42,10 @@ __device__ __forceinline__ void Group<T, PARAMS, SLOT, COLUMN_TILES, SLOT_TILES>
       const int s = own_slots[r];
       steps[r] = r * kTileColumns + i % kTileColumns < stepping_count && advances(s);
       results[r] = {};
-      Gates of_symbol = gates_ahead;
-      if (layer == 0 && !SLOT::kHasParents) gates_ahead = gates_of_symbol(own_unit + kThreads / kTileColumns, s);
       if (!steps[r] || unit >= p.model.hiddenSize) continue;
-      if (layer == 0 && SLOT::kHasParents) of_symbol = gates_of_symbol(own_unit, s);
+      Gates of_symbol{};
+      if (layer == 0)
+        of_symbol = static_cast<const Gates*>(p.prepared.table)[static_cast<int64_t>(slots[s].symbol) * p.units + unit];
       const bool begins = slots[s].step == Step::kBegin;
       const int from = slots[s].parent(s);
       float gate[4];

@@ -311,7 +311,6 @@ struct Search : Group<T, SearchParams, Slot, COLUMN_TILES, 1> {
     for (;;) {
       if (may_take) goes_on = take_utterances();
       share_columns(slots);
-      this->load_gates_ahead();
       wait_for_helpers();
       if (!go_round(goes_on)) break;
       may_take = sync_threads_or(take_frames());

@@ -77,7 +77,7 @@ double rounds_of(const SearchPlan& plan, const BatchPlan& batch) {
 // 8,193 classes. A round has a part that is always the same, parts that grow with its slots, with its columns, with
 // what is published of a column and with the passes over the rows of weights that a block has, and the weights that are
 // read from L2. It waits for its helpers, whose part grows with the row tiles of recurrent weights. The chosen plans
-// are within 9 % of the fastest of 280 measured ones, 1 % in the mean.
+// are within 12 % of the fastest of 280 measured ones, 1 % in the mean.
 double greedy_round(const SearchPlan& plan, const BatchPlan& batch) {
   const bool is_float = plan.element_bytes == 4;
   const int columns = batch.slots * batch.window;
@@ -87,28 +87,28 @@ double greedy_round(const SearchPlan& plan, const BatchPlan& batch) {
             recurrent = tiles(kRecurrent) + tiles(kUpperRecurrent);
   const double bytes = std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes);
   if (is_float) {
-    const double round = 3.7 + 0.19 * batch.slots + 0.155 * columns + 0.018 * batch.entries +
-                         passes(kOutput) * (0.88 + 0.14 * columns) + 0.97 * other_passes + bytes / 55e3;
-    return std::max(round, 5.8 + 2.1 * recurrent);
+    const double round = 4.6 + 0.195 * batch.slots + 0.18 * columns + 0.02 * batch.entries +
+                         passes(kOutput) * (0.89 + 0.13 * columns) + 0.99 * other_passes + bytes / 75e3;
+    return std::max(round, 4.4 + 2.45 * recurrent);
   }
-  const double round = 2.3 + 0.1 * batch.slots + 0.12 * columns + 0.013 * batch.entries +
-                       passes(kOutput) * (0.49 + 0.1 * columns) + 0.8 * other_passes + bytes / 162e3;
-  return std::max(round, 4.2 + 0.49 * recurrent);
+  const double round = 3.8 + 0.11 * batch.slots + 0.1 * columns + 0.009 * batch.entries +
+                       passes(kOutput) * (0.525 + 0.054 * columns) + 0.76 * other_passes + bytes / 129e3;
+  return std::max(round, 4.5 + 0.535 * recurrent);
 }
 
-// Microseconds of a round of a beam search. By it the chosen plans are within 8 % of the fastest of 390 plans of beams
-// of 2 to 16 that were measured in bfloat16.
+// Microseconds of a round of a beam search. By it the chosen plans are within 3 % of the fastest of 218 plans of beams
+// of 2 to 8 that were measured in bfloat16.
 double beam_round(const SearchPlan& plan, const BatchPlan& batch) {
-  constexpr double kBytesOfL2 = 160e3;
+  constexpr double kBytesOfL2 = 188e3;
   const bool is_float = plan.element_bytes == 4;
   const int columns = batch.slots * batch.window;
   const auto passes = [&](Matrix m) { return passes_of(plan.tiles[m], batch.blocks); };
-  const double width = 1 + 0.32 * (batch.slot_room() / kTileColumns - 1);  // of the predictors' products
-  double products = passes(kOutput) * (0.49 + 0.032 * columns + 0.064 * batch.beam * batch.column_tiles);
-  products += width * (1.17 * (passes(kProjection) + passes(kUpperInput)) +
-                       0.25 * (passes(kRecurrent) + passes(kUpperRecurrent)));
-  const double round = 6 + 0.14 * batch.slots + 0.4 * std::max(0, batch.slots - 16) +
-                       (0.18 + 0.013 * batch.beam) * columns + 0.015 * batch.entries + (is_float ? 1.6 : 1) * products;
+  const auto tiles = [&](Matrix m) { return most_tiles(plan.tiles[m], batch.blocks); };
+  const double products = passes(kOutput) * (0.38 + 0.036 * columns + 0.07 * batch.beam * batch.column_tiles) +
+                          0.85 * (passes(kProjection) + passes(kUpperInput)) +
+                          0.24 * (tiles(kRecurrent) + tiles(kUpperRecurrent));
+  const double round = 7.6 + 0.12 * batch.slots + (0.21 + 0.013 * batch.beam) * columns + 0.015 * batch.entries +
+                       (is_float ? 1.6 : 1) * products;
   return round + std::max(0.0, static_cast<double>(plan.weight_bytes) / batch.blocks - batch.weight_bytes) / kBytesOfL2;
 }
 

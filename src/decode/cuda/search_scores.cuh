@@ -67,7 +67,7 @@ template <class T, int COLUMN_TILES>
 __device__ __forceinline__ void Search<T, COLUMN_TILES>::publish_sums(const Candidate (&candidates)[COLUMN_TILES],
                                                                       LogSum (&log_sums)[COLUMN_TILES],
                                                                       int entry) const {
-  add_up_over_lanes<32>(log_sums);
+  add_up_lanes(log_sums);
   LogSum own;
   float logit = 0;
 #pragma unroll
@@ -96,6 +96,7 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
         const int own_row = tile * kTileRows + lane, first_row = (own.first + tile) * kTileRows, row = first_row + lane;
         const int next_tile = tile + rows / kTileRows;
         const bool is_row = lane < rows, is_class = is_row && row < classes && row != blank;
+        const bool begins = of_piece == 0;
         of_piece += rows / kTileRows;
         const bool ends = of_piece == together || next_tile == own.count;
         const float own_bias = bias[is_row ? own_row : 0];
@@ -116,8 +117,10 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
           }
         }
         if (ends) publish_keys(candidates, entry);
+        float class_logits[COLUMN_TILES];
 #pragma unroll
-        for (int c = 0; c < COLUMN_TILES; ++c) log_sums[c].add(is_class ? logits[c] : kNever);
+        for (int c = 0; c < COLUMN_TILES; ++c) class_logits[c] = is_class ? logits[c] : kNever;
+        add_of_lanes(log_sums, class_logits, begins);
         if (ends) {
           publish_sums(candidates, log_sums, entry);
 #pragma unroll
@@ -133,8 +136,9 @@ __device__ __forceinline__ void Search<T, COLUMN_TILES>::score_columns() {
 #pragma unroll
         for (int c = 0; c < COLUMN_TILES; ++c) {
           durations[c].take(is_duration, logits[c], logits[c], duration);
-          sums_of_durations[c].add(is_duration ? logits[c] : kNever);
+          class_logits[c] = is_duration ? logits[c] : kNever;
         }
+        add_of_lanes(sums_of_durations, class_logits, true);
         publish_keys(durations, p.entries + 1);
         publish_sums(durations, sums_of_durations, p.entries);
       });
@@ -223,7 +227,7 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
   // After the parts of the pieces comes that of the durations.
   const int count = p.entries + (p.model.durationCount > 0 ? 1 : 0);
   const int entry = found.symbol < 0 ? -1 : found.symbol / kTileRows / p.tiles[kOutput].together;
-  LogSum all[1];
+  LogSum all;
   float logit = 0, duration_log_prob = 0;
 #pragma unroll 1
   for (int first = lane; first - lane < count; first += kBatch * 32) {
@@ -231,7 +235,7 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
     wait_together<kBatch>(
         [&](int k) { return first + k * 32 >= count || static_cast<uint32_t>(pieces[k].second >> 32) == of_round; },
         [&](int k) { pieces[k] = load_part(parts + first + k * 32); }, p.timed_out, timed_out);
-    float log_sums[kBatch], largest = all[0].largest;
+    float log_sums[kBatch], largest = all.largest;
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int b = first + k * 32;
@@ -240,15 +244,15 @@ __device__ __forceinline__ ColumnScores Search<T, COLUMN_TILES>::score_of(int co
       if (b == entry) logit = second_of(pieces[k]);
       if (b == p.entries) duration_log_prob = second_of(pieces[k]) - first_of(pieces[k]);
     }
-    if (all[0].largest != largest) all[0].sum *= expf(all[0].largest - largest);
+    if (all.largest != largest) all.sum *= expf(all.largest - largest);
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) all[0].sum += log_sums[k] == kNever ? 0 : expf(log_sums[k] - largest);
-    all[0].largest = largest;
+    for (int k = 0; k < kBatch; ++k) all.sum += log_sums[k] == kNever ? 0 : expf(log_sums[k] - largest);
+    all.largest = largest;
   }
-  add_up_over_lanes<32>(all);
+  add_up_lanes(all);
   logit = __shfl_sync(kWholeWarp, logit, max(entry, 0) % 32);
   duration_log_prob = __shfl_sync(kWholeWarp, duration_log_prob, p.entries % 32);
-  const float others = all[0].log_sum();
+  const float others = all.log_sum();
   const TaggedWord blank_key = p.entries % 2 == 0 ? with_blank.first : with_blank.second;
   const float blank = __uint_as_float(static_cast<uint32_t>(blank_key >> 32));
   const float together = add_logs(others, blank);

@@ -38,27 +38,43 @@ __device__ __forceinline__ int ordered(float x) {
 }
 __device__ __forceinline__ float from_ordered(int key) { return __int_as_float(key ^ (key >> 31 & 0x7FFFFFFF)); }
 
-// The sums of groups of LANES lanes, in each of them. Those of several columns, so that one's shuffles fill the other's
-// latencies.
-template <int LANES, int COUNT>
-__device__ __forceinline__ void add_up_over_lanes(LogSum (&sums)[COUNT]) {
+// Adds to each column's sum the numbers, or none, that the lanes have of it; all lanes have the same largest. `begins`:
+// there are none yet. Those of several columns side by side, so that one's latencies fill the other's.
+template <int COUNT>
+__device__ __forceinline__ void add_of_lanes(LogSum (&sums)[COUNT], const float (&values)[COUNT], bool begins) {
+  float before[COUNT], own[COUNT];
 #pragma unroll
   for (int c = 0; c < COUNT; ++c) {
-    const float own = sums[c].largest;
-    if constexpr (LANES == 32) {  // one instruction
-      sums[c].largest = from_ordered(__reduce_max_sync(kWholeWarp, ordered(own)));
-    } else {
-#pragma unroll
-      for (int bits = LANES / 2; bits > 0; bits /= 2)
-        sums[c].largest = fmaxf(sums[c].largest, __shfl_xor_sync(kWholeWarp, sums[c].largest, bits));
-    }
-    sums[c].sum *= expf(own - sums[c].subtrahend());
+    before[c] = sums[c].largest;
+    sums[c].largest = fmaxf(before[c], from_ordered(__reduce_max_sync(kWholeWarp, ordered(values[c]))));
   }
 #pragma unroll
-  for (int bits = LANES / 2; bits > 0; bits /= 2) {
+  for (int c = 0; c < COUNT; ++c) own[c] = expf(values[c] - sums[c].subtrahend());
+  if (!begins) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) own[c] += sums[c].sum * expf(before[c] - sums[c].subtrahend());
+  }
+#pragma unroll
+  for (int c = 0; c < COUNT; ++c) sums[c].sum = own[c];
+}
+
+// Adds up what the lanes have of sums with the same largest.
+template <int COUNT>
+__device__ __forceinline__ void add_up_lanes(LogSum (&sums)[COUNT]) {
+#pragma unroll
+  for (int bits = 16; bits > 0; bits /= 2) {
 #pragma unroll
     for (int c = 0; c < COUNT; ++c) sums[c].sum += __shfl_xor_sync(kWholeWarp, sums[c].sum, bits);
   }
+}
+
+// The same of sums whose largest are each lane's own.
+__device__ __forceinline__ void add_up_lanes(LogSum& sum) {
+  const float own = sum.largest;
+  sum.largest = from_ordered(__reduce_max_sync(kWholeWarp, ordered(own)));
+  LogSum all[1] = {{sum.largest, sum.sum * expf(own - sum.subtrahend())}};
+  add_up_lanes(all);
+  sum = all[0];
 }
 
 }  // namespace prnn::decode_cuda
