@@ -28,7 +28,7 @@ from prnn._ops._torch_private import assert_async
 from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._state_masks import draw_masks, given, mask_configuration
 
-__all__ = ["run_lstm_layers"]
+__all__ = ["gates_configuration", "run_lstm_layers"]
 
 States = tuple[Tensor | None, Tensor | None]  # h and c
 Masks = tuple[Tensor | None, Tensor | None]  # zoneout's (T, N, L D H), and the recurrent (L D, N, H)
@@ -201,7 +201,7 @@ def _run_layer(
         biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()
         x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
         of_heads = [[weight_hh]] if heads == 1 else [[recurrent] for recurrent in weight_hh.unbind()]
-    config, ys, cys = _config_of(module, index % directions == 1), [], []
+    config, ys, cys = gates_configuration(module, index % directions == 1), [], []
     trains = False
     for tensor in (x, *arrays[:2], weight_hh, *norm):
         trains = trains or (tensor is not None and tensor.requires_grad)
@@ -216,7 +216,7 @@ def _run_layer(
     return (ys[0], cys[0]) if heads == 1 else (torch.cat(ys, -1), torch.cat(cys, -1))
 
 
-def _config_of(module: Any, reverse: bool) -> Config:
+def gates_configuration(module: Any, reverse: bool) -> Config:
     """The operator's configuration of a layer's recurrence, of one head."""
     zoneout, mask_kinds = mask_configuration(module)
     return Config(

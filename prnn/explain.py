@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from prnn import _C, nn
-from prnn._modes import NORMALIZE
+from prnn._lstm_layers import gates_configuration
 from prnn._ops._handles import DTYPES, handle
-from prnn._ops._layer import BACKENDS, MODES
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn._ops._precision import allows_tf32_rnn
-from prnn._state_masks import are_kernels_faster, mask_configuration, uses_masks
+from prnn._options import configuration_of
+from prnn._state_masks import are_kernels_faster, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -208,33 +209,27 @@ def _explain_layer(
     notes = []
     if type(layer) not in (*_OURS, *_TORCH, nn.LayerNormLSTM):
         notes.append(f"{type(layer).__qualname__} is a subclass, which prnn.convert leaves as it is")
-    dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
-    heads = getattr(layer, "heads", 1)
-    shape = (layer.hidden_size, layer.num_layers, layer.input_size, layer.bidirectional)
     is_cuda = gpu is not None or weight.device.type == "cuda"
     computed = dtype
     if not is_cuda and dtype in (torch.float16, torch.bfloat16):
         computed = torch.float32
         notes.append("computed in float32")
-    masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer) and not takes_gates
+    width = layer.input_size
     if takes_gates:
-        units, dropout, sizes = layer.hidden_size // heads, 0.0, sizes[:1]
-        kind = NORMALIZE[getattr(layer, "normalize", "none")]
-        shape = (units, 1, 4 * units, False)
-        rnn = _C.Rnn(_C.LSTM, DTYPES[computed], *shape, gates_input=True, normalize=kind, epsilon=1e-5)
+        config, sizes = gates_configuration(layer, False), sizes[:1]
+        width = 4 * config.hidden_size
+    elif isinstance(layer, _OURS):
+        config = configuration_of(layer)
     else:
-        rnn = _C.Rnn(MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, heads)
-    if is_cuda:
-        rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
-        if dtype == torch.float32 and allows_tf32_rnn():
-            rnn.set_math(_C.TF32_MATH)
-    library = handle(torch.device("cpu") if gpu is not None or not is_cuda else weight.device)
-    if dropout > 0:  # the plan needs to know that there is some
-        rnn.set_dropout(library, dropout, 0, 0, 0)
-    if masked:
-        zoneout, kinds = mask_configuration(layer)
-        rnn.set_masks(kinds & 2, kinds & 1, zoneout)
-    found = rnn.query(library, sizes) if gpu is None else rnn.query_gpu(gpu, sizes)
+        shape = (layer.hidden_size, layer.proj_size, layer.num_layers, layer.bidirectional)
+        dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
+        config = Config(MODES[layer.mode], *shape, dropout, BACKENDS["best"])
+    device = weight.device if is_cuda and gpu is None else torch.device("cpu")
+    rnn = Layer(config, computed, width, device).rnn
+    if is_cuda:  # a GPU of the table, too
+        rnn.set_backend(config.backend)
+        rnn.set_math(_C.TF32_MATH if dtype == torch.float32 and allows_tf32_rnn() else _C.DEFAULT_MATH)
+    found = rnn.query(handle(device), sizes) if gpu is None else rnn.query_gpu(gpu, sizes)
     together = found["layers_together"]
     engines = found["forward_engine"], found["backward_engine"]
     if found["backend"] == _C.CUDNN_BACKEND:

@@ -28,6 +28,8 @@ _FILES = {
     "kWavefrontMma": "wavefront/",
     "kWavefrontWgmma": "wavefront/wgmma_",
     "kWavefrontChunked": "wavefront/chunked_",
+    "kNormCluster": "layer_norm/cluster_",
+    "kNormGrid": "layer_norm/grid_",
 }
 # In the order of the bits of Cells and Types in kernels.h.
 _CELLS = ["Rnn", "Gru", "Lstm", "Slstm"]
@@ -65,6 +67,8 @@ class Kernel:
 
     @property
     def params(self) -> str:
+        if self.engine.startswith("kNorm"):
+            return "LayerNormLstmGridParams"  # of both passes
         return ("Wavefront" if "wavefront" in self.header else "") + self.operation.capitalize() + "Params"
 
     @property
@@ -104,9 +108,9 @@ def instance_files(kernels: list[Kernel]) -> dict[str, list[Kernel]]:
 
 def instances_text(kernels: list[Kernel]) -> str:
     lines = ["// Written by site_scons/kernel_instances.py from src/rnn/plan/kernels.h."]
-    if any(_TYPES[kernel.type] == "Tf32" for kernel in kernels):
-        lines.append('#include "rnn/cuda/common/tf32.cuh"')
     lines += sorted({f'#include "{kernel.header}"' for kernel in kernels})
+    if any(_TYPES[kernel.type] == "Tf32" for kernel in kernels):
+        lines.append('#include "rnn/cuda/common/tf32.cuh"')  # last: its __ldcs would hide those of other types
     lines += ["", "namespace prnn {", ""]
     for kernel in kernels:
         lines.append(

@@ -10,7 +10,7 @@ from reference.layer_norm_lstm import Tf32Product
 from reference.layer_norm_lstm import layer_norm_lstm as reference
 from torch import Tensor
 
-from prnn import _C
+from prnn import _C, NotSupportedError
 from prnn._modes import MODES, NORMALIZE
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, Config
@@ -121,7 +121,8 @@ def plan_of(
     if dtype == torch.float32 and allows_tf32_rnn():
         layer.set_math(_C.TF32_MATH)
     found = layer.query(handle(device), [batch]) if gpu is None else layer.query_gpu(gpu, [batch])
-    assert found["supported"], found["reason"]
+    if not found["supported"]:
+        raise NotSupportedError(found["reason"])
     return found["forward_engine"], found["backward_engine"], found["replicas"], found["blocks"]
 
 

@@ -237,7 +237,7 @@ def test_a_checkpoint_that_cannot_be_used(wav: Path, tmp_path: Path, capsys: pyt
     cut.write_bytes(saved("good.ckpt", good).read_bytes()[:2000])
     for path, message in (
         (tmp_path / "none.ckpt", "no such file"),
-        (tmp_path, "not a file"),
+        (tmp_path, "a folder, not a checkpoint"),
         (empty, "not a checkpoint, or a damaged one"),
         (text, "not a checkpoint, or a damaged one"),
         (cut, "not a checkpoint, or a damaged one"),
@@ -253,6 +253,16 @@ def test_a_checkpoint_that_cannot_be_used(wav: Path, tmp_path: Path, capsys: pyt
         (saved("odd.ckpt", {**good, "prnn": {**description, "model": {"vocab_size": 4, "x": 1}}}), "a damaged ch"),
     ):
         assert refused(capsys, "transcribe", path, wav).startswith(f"{path}: {message}")
+
+
+def test_the_folder_of_a_training_for_its_checkpoint(
+    checkpoint: Path, wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    checkpoint.rename(folder / "model.ckpt")
+    message = refused(capsys, "transcribe", folder, wav)
+    assert message == f"{folder}: a folder, not a checkpoint; it has one, {folder / 'model.ckpt'}"
 
 
 class Evil:

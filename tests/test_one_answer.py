@@ -56,25 +56,27 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder / "answers"
 
 
-def explained(layer: dict[str, Any], steps: int, dropout: float) -> str:
-    """The engine of a training step on an H200 that prnn.explain says."""
+def explained(layer: dict[str, Any], steps: int, dropout: float, shorter: int) -> str:
+    """The engine of a training step on an H200 that prnn.explain says; `shorter` sequences are shorter by a step."""
     kind = getattr(torch.nn, layer["mode"])
     sizes = (layer["hidden"], layer["hidden"], layer["layers"])
     more = {"proj_size": layer["projection"]} if layer["projection"] else {}
     two = layer["directions"] == 2
     module = kind(*sizes, dropout=dropout, bidirectional=two, device="meta", dtype=layer["dtype"], **more)
-    (found,) = prnn.explain(module, [steps] * layer["batch"], gpu="H200").layers
+    lengths = [steps] * (layer["batch"] - shorter) + [steps - 1] * shorter
+    (found,) = prnn.explain(module, lengths, gpu="H200").layers
     return found.forward
 
 
 def test_one_backend_for_924_layers(program: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stacks, numbers = layers(), {torch.float32: _C.FLOAT, torch.float16: _C.HALF, torch.bfloat16: _C.BFLOAT16}
     assert len(stacks) == 924
-    cases = list(itertools.product(stacks, STEPS, (0.0, 0.25)))
+    cases = list(itertools.product(stacks, STEPS, (0.0, 0.25), (0,)))
+    cases += [(layer, 16, 0.0, 1) for layer in stacks if layer["batch"] > 1]
     lines = [
         f"{MODES[s['mode']]} {numbers[s['dtype']]} {int(s['tf32'])} {s['hidden']} {s['layers']} {s['directions']} "
-        f"{s['projection']} {s['batch']} {steps} {dropout}"
-        for s, steps, dropout in cases
+        f"{s['projection']} {s['batch']} {steps} {dropout} {s['batch'] - shorter}"
+        for s, steps, dropout, shorter in cases
     ]
     environment = {"HOST_DEVICE_GPU": "H200", "PATH": "/usr/bin"}
     done = subprocess.run(
@@ -89,13 +91,14 @@ def test_one_backend_for_924_layers(program: pathlib.Path, monkeypatch: pytest.M
         training.append(int(said[0][0]))
     assert {_C.PERSISTENT_BACKEND, _C.CUDNN_BACKEND} == set(training)
     of_case = {}
-    for (layer, steps, dropout), backend in zip(cases, training, strict=True):
-        of_case[id(layer), steps, dropout] = backend
+    for (layer, steps, dropout, shorter), backend in zip(cases, training, strict=True):
+        if not shorter:
+            of_case[id(layer), steps, dropout] = backend
     # From 64 timesteps on the number of timesteps does not matter.
     assert all(of_case[id(s), 64, d] == of_case[id(s), 4096, d] for s in stacks for d in (0.0, 0.25))
-    for (layer, steps, dropout), backend in list(zip(cases, training, strict=True))[::23]:
+    for (layer, steps, dropout, shorter), backend in list(zip(cases, training, strict=True))[::23]:
         monkeypatch.setattr(torch.backends.cudnn.rnn, "fp32_precision", "tf32" if layer["tf32"] else "ieee")
-        engine = explained(layer, steps, dropout)
+        engine = explained(layer, steps, dropout, shorter)
         assert (engine == "cudnn") == (backend == _C.CUDNN_BACKEND), f"{layer}, T = {steps}, dropout {dropout}"
 
 

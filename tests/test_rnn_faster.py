@@ -234,6 +234,17 @@ def test_small_batches_are_resident_and_large_ones_are_not() -> None:
             assert training_choice(kind, 2000) == CUDNN
 
 
+def test_sequences_of_different_lengths_are_resident_where_cudnn_has_persistent_kernels_of_one_length_alone() -> None:
+    """cuDNN runs them with kernels for each timestep."""
+    for cell, type_, hidden in ((_C.LSTM, _C.FLOAT, 64), (_C.GRU, _C.FLOAT, 128), (_C.RNN_TANH, _C.FLOAT, 32)):
+        rnn = _C.Rnn(cell, type_, hidden, 1, hidden, False)
+        one_length, two = (rnn.query_gpu("H200", [64] * 31 + [last]) for last in (64, 63))
+        assert CUDNN in (one_length["backend"], one_length["inference_backend"]), (cell, hidden)
+        assert {two["backend"], two["inference_backend"]} == {_C.PERSISTENT_BACKEND}, (cell, hidden)
+    large = _C.Rnn(_C.LSTM, _C.BFLOAT16, 1000, 1, 1000, False)
+    assert {large.query_gpu("H200", [2000] * 31 + [last])["backend"] for last in (2000, 1999)} == {CUDNN}
+
+
 def test_kernels_of_one_kind_go_together() -> None:
     """Between two measured sizes, those that share the larger one's kernels have its choice: resident ones above 2112
     units (LSTM in 16 bits), cuDNN's above 128 (float)."""

@@ -44,18 +44,20 @@ def unit_of(nodeid: str) -> str:
 
 
 class Weights:
-    """The seconds of tests: those of their file, in equal parts."""
+    """The seconds of tests: those of their file, in equal parts. Files that are skipped as a whole take none."""
 
     def __init__(self, nodeids: Iterable[str]) -> None:
-        self.counts = collections.Counter(map(file_of, nodeids))
-        self.total = sum(map(self._of_file, self.counts))
+        names = list(nodeids)
+        self.skipped = {file_of(name) for name in names if name.endswith("::all")}  # conftest.Skipped
+        self.counts = collections.Counter(map(file_of, names))
+        self.total = sum(map(self.of_file, self.counts))
 
-    def _of_file(self, file: str) -> float:
-        return SECONDS.get(file, 0.005 * self.counts[file])
+    def of_file(self, file: str) -> float:
+        return 0 if file in self.skipped else SECONDS.get(file, 0.005 * self.counts[file])
 
     def __getitem__(self, nodeid: str) -> float:
         file = file_of(nodeid)
-        return self._of_file(file) / self.counts[file]
+        return self.of_file(file) / self.counts[file]
 
 
 class Scheduler(xdist.scheduler.LoadScopeScheduling):
@@ -127,7 +129,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first."""
+    """The longest files first, also those whose tests go one by one: a few of them may take most of the file's time."""
 
     def unit(item: pytest.Item) -> str:
         group = item.get_closest_marker("xdist_group")  # may be in the name only later
@@ -136,5 +138,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     weights = Weights([item.nodeid for item in items])
     seconds: dict[str, float] = collections.defaultdict(float)
     for item in items:
-        seconds[unit(item)] += weights[item.nodeid]
+        seconds[unit(item)] = max(seconds[unit(item)], weights.of_file(file_of(item.nodeid)))
     items.sort(key=lambda item: -seconds[unit(item)])

@@ -63,6 +63,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         InputError: missing, not a checkpoint, not one of prnn's, or of another format.
     """
     path = Path(path)
+    if path.is_dir():
+        best = path / "model.ckpt"
+        raise InputError(f"{path}: a folder, not a checkpoint" + (f"; it has one, {best}" if best.is_file() else ""))
     if not path.is_file():
         raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:

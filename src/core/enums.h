@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <initializer_list>
+#include <typeinfo>
 
 #include "persistent_rnn.h"
 #include "prnn_decode.h"
@@ -19,26 +20,14 @@ int integer_in(const Enum& value) {
   return result;
 }
 
+// The name of an enumeration's value; NULL: it is none of its values.
+const char* find_name(const std::type_info& type, int value);
+
 // An enumerator as the public headers write it: "PRNN_LSTM". NULL of what is none of the enumeration's values.
-const char* name_of(const prnnDataType_t& value);
-const char* name_of(const prnnTensorFormat_t& value);
-const char* name_of(const prnnRNNMode_t& value);
-const char* name_of(const prnnDirectionMode_t& value);
-const char* name_of(const prnnRNNInputMode_t& value);
-const char* name_of(const prnnForwardMode_t& value);
-const char* name_of(const prnnRNNBackend_t& value);
-const char* name_of(const prnnWgradMode_t& value);
-const char* name_of(const prnnMathType_t& value);
-const char* name_of(const prnnRNNEngine_t& value);
-const char* name_of(const prnnLossInput_t& value);
-const char* name_of(const prnnTargetLayout_t& value);
-const char* name_of(const prnnRNNTType_t& value);
-const char* name_of(const prnnRNNTLayout_t& value);
-const char* name_of(const prnnDurationRNNTType_t& value);
-const char* name_of(const prnnJointActivation_t& value);
-const char* name_of(const prnnNormalization_t& value);
-const char* name_of(const prnnPredictorKind_t& value);
-const char* name_of(const prnnTransducerBeamMode_t& value);
+template <class Enum>
+const char* name_of(const Enum& value) {
+  return find_name(typeid(Enum), integer_in(value));
+}
 
 struct Enumerator {
   int value;

@@ -43,6 +43,8 @@ class Sequences {
   const std::vector<int>& batch_sizes() const { return batches_; }  // sequences of each timestep
   std::vector<int> sorted_lengths() const;
   bool are_sorted() const { return are_sorted_; }
+  // Whether the timesteps have different numbers of sequences.
+  bool vary() const { return !batches_.empty() && batches_.front() != batches_.back(); }
   bool have_rows() const { return lengths_.empty() || lengths_[order_.back()] > 0; }  // none of length 0
   // Whether the data lies otherwise than prnn takes it, timestep after timestep without padding.
   bool want_packing() const { return want_packing_; }

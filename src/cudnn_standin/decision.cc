@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,17 +29,21 @@ struct Known {
   WeightLayout weights;
 };
 
+// vary: some sequences are shorter than others.
 Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* cudnn_handle, void* cudnn_rnn,
-          const Configuration& c) {
+          const Configuration& c, bool vary) {
   Known known;
   const RnnDesc rnn(prnn);
   const DropoutDesc dropout(prnn);  // without states: whether there is any counts
   prnn.require(prnn.SetDropoutDescriptor(dropout.get(), prnn_handle, c.dropout, nullptr, 0, 0), prnn_handle);
   describe(prnn, c, dropout.get(), rnn.get());
-  const TensorDesc input(prnn);
-  const int dims[] = {c.batch, c.input, 1}, strides[] = {c.input, 1, 1};
-  prnn.require(prnn.SetTensorNdDescriptor(input.get(), static_cast<prnnDataType_t>(c.type), 3, dims, strides));
-  const std::vector<prnnTensorDescriptor_t> inputs(c.steps, input.get());
+  const TensorDesc input(prnn), last(prnn);
+  for (const auto& [descriptor, batch] : {std::pair{input.get(), c.batch}, {last.get(), c.batch - vary}}) {
+    const int dims[] = {batch, c.input, 1}, strides[] = {c.input, 1, 1};
+    prnn.require(prnn.SetTensorNdDescriptor(descriptor, static_cast<prnnDataType_t>(c.type), 3, dims, strides));
+  }
+  std::vector<prnnTensorDescriptor_t> inputs(c.steps, input.get());
+  inputs.back() = last.get();
   prnnRNNInfo_t info{};
   prnn.require(prnn.SetRNNBackend(rnn.get(), PRNN_BEST_BACKEND));
   prnn.require(prnn.QueryRNNSequence(prnn_handle, device::gpu_row(), rnn.get(), c.steps, inputs.data(), &info),
@@ -60,21 +65,22 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
 
 // Kept by configuration and device, and never freed.
 const Known& known_of(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
-                      void* cudnn_rnn, const Configuration& c, int steps) {
-  using Key = std::pair<int, Configuration>;
+                      void* cudnn_rnn, const Configuration& c, bool vary, int steps) {
+  using Key = std::tuple<int, bool, Configuration>;
   static std::mutex& mutex = *new std::mutex;
   static std::map<Key, Known>& all = *new std::map<Key, Known>;
-  Key key{device, c};
+  Configuration asked = c;
   // The layout of the sequences does not matter; how much their length does, libprnn knows.
-  key.second.layout = 0;
-  key.second.padded_io = false;
-  key.second.steps = prnn.GetRNNCanonicalLength(steps);
+  asked.layout = 0;
+  asked.padded_io = false;
+  asked.steps = prnn.GetRNNCanonicalLength(steps);
+  const Key key{device, vary, asked};
   {
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = all.find(key);
     if (found != all.end()) return found->second;
   }
-  Known made = ask(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, key.second);
+  Known made = ask(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, asked, vary);
   std::lock_guard<std::mutex> lock(mutex);
   return all.emplace(key, std::move(made)).first->second;
 }
@@ -118,9 +124,9 @@ void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t 
 }
 
 Decision decide(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
-                void* cudnn_rnn, const Configuration& c, Use use) {
+                void* cudnn_rnn, const Configuration& c, bool vary, Use use) {
   const int steps = use == Use::kInference ? std::max(c.steps, kStepsOfHost) : c.steps;
-  const Known& known = known_of(cudnn, prnn, prnn_handle, device, cudnn_handle, cudnn_rnn, c, steps);
+  const Known& known = known_of(cudnn, prnn, prnn_handle, device, cudnn_handle, cudnn_rnn, c, vary, steps);
   if (!known.reason.empty()) return {known.reason, nullptr};
   return {use == Use::kTraining ? known.in_training : known.in_inference, &known.weights};
 }

@@ -25,9 +25,9 @@ std::string why_forwarded(const Configuration& configuration, const Sequences& s
 void describe(const Prnn& prnn, const Configuration& configuration, prnnDropoutDescriptor_t dropout,
               prnnRNNDescriptor_t rnn);
 
-// For a configuration that why_forwarded() has nothing against. What it takes of the two libraries it asks once for
-// each configuration and device: nothing in that changes while the process lives.
+// For a configuration that why_forwarded() has nothing against; vary: some of its sequences are shorter. What it takes
+// of the two libraries it asks once for each configuration and device: nothing in that changes while the process lives.
 Decision decide(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
-                void* cudnn_rnn, const Configuration& configuration, Use use);
+                void* cudnn_rnn, const Configuration& configuration, bool vary, Use use);
 
 }  // namespace prnn_cudnn

@@ -46,7 +46,8 @@ class Request {
       const Use use = is_training                     ? Use::kTraining
                       : device::is_capturing(stream_) ? Use::kInferenceInGraph
                                                       : Use::kInference;
-      const Decision decision = decide(cudnn_, prnn, lease_->get(), device, handle, rnn, configuration, use);
+      const Decision decision =
+          decide(cudnn_, prnn, lease_->get(), device, handle, rnn, configuration, sequences->vary(), use);
       reason = decision.reason;
       if (!reason.empty()) return;
       weights = decision.weights;

@@ -18,6 +18,6 @@ struct GatesProduct {
   int64_t b_stride() const { return b_transposed ? k : n; }
 };
 
-void multiply_gates_cpu(prnnDataType_t type, const GatesProduct& product);  // cpu/layer_norm/
+void multiply_gates_cpu(prnnDataType_t type, const GatesProduct& product);                                    // cpu/
 void multiply_gates_cuda(prnnContext& context, prnnDataType_t type, bool tf32, const GatesProduct& product);  // cuda/
 }  // namespace prnn

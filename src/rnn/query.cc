@@ -31,6 +31,7 @@ void set_text(char* destination, size_t size, const std::string& text) {
 
 // The layout of a pass, and how many layers a launch has in it.
 struct PassReport {
+  Engine engine;
   const ResidentShape& shape;
   int layers;
   std::string reason;  // why no more
@@ -44,36 +45,9 @@ std::string join_reasons(const std::string& wavefront, const std::string& side_b
 PassReport report(const RnnPlan& plan, Pass pass) {
   const LayersTogether &wavefront = plan.wavefront[pass], &side_by_side = plan.side_by_side[pass];
   for (const LayersTogether* together : {&side_by_side, &wavefront}) {
-    if (together->exist()) return {together->shape, together->layers, ""};
+    if (together->exist()) return {together->shape.kernel->engine, together->shape, together->layers, ""};
   }
-  return {plan.shape[pass], 1, join_reasons(wavefront.reason, side_by_side.reason)};
-}
-
-// Adds the layout of an LSTM on the input of its gates.
-void add_norm_layout(const RnnProblem& problem, const LayerNormLstmPlan& plan, prnnRNNInfo_t* info) {
-  set_text(info->forwardEngine, sizeof info->forwardEngine, row_of(plan.engine(Pass::kForward)).name);
-  set_text(info->backwardEngine, sizeof info->backwardEngine, row_of(plan.engine(Pass::kBackward)).name);
-  info->layersTogether = info->layersTogetherBackward = info->layersTogetherInference = 1;
-  info->batchPerPass = to_int(problem.max_batch());
-  const int64_t weights = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
-  const LayerNormLstmGridPass& grid = plan.grid.forward;
-  switch (plan.engine(Pass::kForward)) {
-    case Engine::kNormCluster:
-      info->blocks = plan.clusters.cluster;
-      info->replicas = plan.clusters.clusters;
-      info->unitsPerBlock = plan.clusters.hidden / plan.clusters.cluster;
-      info->registerBytes = static_cast<size_t>(weights);
-      break;
-    case Engine::kNormGrid:
-      info->blocks = grid.blocks;
-      info->replicas = grid.replicas;
-      info->unitsPerBlock = grid.unit_tiles * kTileRows;
-      info->batchPerPass = grid.replicas * grid.columns;
-      info->sharedBytes = static_cast<size_t>(std::min(weights, grid.blocks * grid.shared_weight_bytes));
-      info->registerBytes = static_cast<size_t>(weights) - info->sharedBytes;
-      break;
-    default: info->replicas = 1;
-  }
+  return {plan.engine(pass), plan.shape[pass], 1, join_reasons(wavefront.reason, side_by_side.reason)};
 }
 
 prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
@@ -85,13 +59,9 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   info.measured = row.is_measured ? 1 : 0;
   info.largestHiddenSize = to_int(plan.largest_hidden);
   set_text(info.reason, sizeof info.reason, plan.reason);
-  if (plan.runnable && problem.takes_gates()) {
-    add_norm_layout(problem, plan.norm, &info);
-    return info;
-  }
   if (plan.runnable) {
-    set_text(info.forwardEngine, sizeof info.forwardEngine, row_of(forward.shape.kernel->engine).name);
-    set_text(info.backwardEngine, sizeof info.backwardEngine, row_of(backward.shape.kernel->engine).name);
+    set_text(info.forwardEngine, sizeof info.forwardEngine, row_of(forward.engine).name);
+    set_text(info.backwardEngine, sizeof info.backwardEngine, row_of(backward.engine).name);
   }
   info.blocks = forward.shape.blocks;
   info.replicas = forward.shape.replicas;

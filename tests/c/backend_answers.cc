@@ -1,7 +1,8 @@
 // Which backend serves a layer, as three parts of the product say it: reads layers from stdin, one a line, "mode type
-// tf32 hidden layers directions projection batch timesteps dropout", and prints for each the backends of a training
-// step and of inference on an H200 that a run takes, that prnnQueryRNNSequence says, and that the library in the place
-// of cuDNN takes: "run 0 2, query 0 2, stand-in 0 2", as values of prnnRNNBackend_t.
+// tf32 hidden layers directions projection batch timesteps dropout last" (last: sequences of the last timestep), and
+// prints for each the backends of a training step and of inference on an H200 that a run takes, that
+// prnnQueryRNNSequence says, and that the library in the place of cuDNN takes: "run 0 2, query 0 2, stand-in 0 2", as
+// values of prnnRNNBackend_t.
 #include <cstdio>
 #include <vector>
 
@@ -9,7 +10,6 @@
 #include "cudnn_standin/decision.h"
 #include "cudnn_standin/device.h"
 #include "rnn/cuda/backend.h"
-#include "rnn/cuda/layer_norm/backend.h"
 
 namespace prnn {
 namespace {
@@ -32,9 +32,7 @@ size_t ResidentBackend::reserve_size(prnnHandle_t, const RnnProblem&, bool) cons
 void ResidentBackend::forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const {}
 void ResidentBackend::backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const {}
 void ResidentBackend::backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const {}
-
-// Layers whose input are gates are not asked about.
-std::shared_ptr<const ResidentBackend> make_layer_norm_backend(RnnPlan) { return nullptr; }
+void ResidentBackend::backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const {}
 
 const GpuRow& cuda_gpu_row(const prnnContext& context) { return cuda_state(context).row; }
 
@@ -63,10 +61,10 @@ int main() {
   const prnn_cudnn::Prnn& library = prnn_cudnn::prnn_library();
   prnnHandle_t handle = nullptr;
   library.require(library.CreateCPU(&handle));
-  int mode, type, tf32, hidden, layers, directions, projection, batch, steps;
+  int mode, type, tf32, hidden, layers, directions, projection, batch, steps, last;
   float dropout;
-  while (std::scanf("%d %d %d %d %d %d %d %d %d %f", &mode, &type, &tf32, &hidden, &layers, &directions, &projection,
-                    &batch, &steps, &dropout) == 10) {
+  while (std::scanf("%d %d %d %d %d %d %d %d %d %f %d", &mode, &type, &tf32, &hidden, &layers, &directions, &projection,
+                    &batch, &steps, &dropout, &last) == 11) {
     prnn::RnnProblem problem;
     problem.mode = static_cast<prnnRNNMode_t>(mode);
     problem.type = static_cast<prnnDataType_t>(type);
@@ -77,7 +75,8 @@ int main() {
     problem.projection = projection;
     problem.dropout.probability = layers > 1 ? dropout : 0;
     problem.batch.assign(static_cast<size_t>(steps), batch);
-    problem.rows = int64_t{steps} * batch;
+    problem.batch.back() = last;
+    problem.rows = int64_t{steps - 1} * batch + last;
     const auto run = [&](const prnn::RnnProblem& call) {
       return int(prnn::cuda_rnn_backend(&context, PRNN_BEST_BACKEND, call)->kind());
     };
@@ -99,17 +98,19 @@ int main() {
     library.require(library.SetDropoutDescriptor(drops.get(), handle, dropout, nullptr, 0, 0), handle);
     prnn_cudnn::describe(library, c, drops.get(), rnn.get());
     library.require(library.SetRNNBackend(rnn.get(), PRNN_BEST_BACKEND));
-    const prnn_cudnn::TensorDesc input(library);
-    const int dims[] = {batch, hidden, 1}, strides[] = {hidden, 1, 1};
+    const prnn_cudnn::TensorDesc input(library), last_input(library);
+    const int dims[] = {batch, hidden, 1}, last_dims[] = {last, hidden, 1}, strides[] = {hidden, 1, 1};
     library.require(library.SetTensorNdDescriptor(input.get(), problem.type, 3, dims, strides));
-    const std::vector<prnnTensorDescriptor_t> inputs(static_cast<size_t>(steps), input.get());
+    library.require(library.SetTensorNdDescriptor(last_input.get(), problem.type, 3, last_dims, strides));
+    std::vector<prnnTensorDescriptor_t> inputs(static_cast<size_t>(steps), input.get());
+    inputs.back() = last_input.get();
     prnnRNNInfo_t info;
     library.require(library.QueryRNNSequence(nullptr, "H200", rnn.get(), steps, inputs.data(), &info));
     std::printf(", query %d %d", int(info.backend), int(info.inferenceBackend));
 
     const prnn_cudnn::Cudnn cudnn{};
     const auto stand_in = [&](prnn_cudnn::Use use) {
-      const auto decision = prnn_cudnn::decide(cudnn, library, handle, 0, nullptr, nullptr, c, use);
+      const auto decision = prnn_cudnn::decide(cudnn, library, handle, 0, nullptr, nullptr, c, last < batch, use);
       return int(decision.reason.empty() ? PRNN_PERSISTENT_BACKEND : PRNN_CUDNN_BACKEND);
     };
     std::printf(", stand-in %d %d\n", stand_in(prnn_cudnn::Use::kTraining),

@@ -7,7 +7,6 @@
 #include "core/cpu/half.h"
 #include "core/enums.h"
 #include "core/status.h"
-#include "core/with_real.h"
 #include "rnn/cpu/buffers.h"
 #include "rnn/cpu/half_passes.h"
 #include "rnn/cpu/layer_norm/passes.h"
@@ -49,8 +48,7 @@ class CpuRnnBackend : public RnnBackend {
   void forward(prnnHandle_t handle, const RnnProblem& p, const RnnForwardArgs& args) const override {
     use_large_pages(args.workspace, workspace_size(handle, p));
     if (args.reserve != nullptr) use_large_pages(args.reserve, reserve_size(handle, p, args.keeps_gates));
-    if (p.takes_gates())
-      return with_real(p.type, [&](auto real) { layer_norm_lstm_forward_cpu<decltype(real)>(p, args); });
+    if (p.takes_gates()) return layer_norm_lstm_forward_cpu(p, args);
     switch (p.type) {
       case PRNN_DATA_FLOAT: return cpu_rnn_forward<float>(p, args);
       case PRNN_DATA_DOUBLE: return cpu_rnn_forward<double>(p, args);
@@ -77,9 +75,8 @@ class CpuRnnBackend : public RnnBackend {
     }
   }
   void backward(prnnHandle_t handle, const RnnProblem& p, const RnnBackwardArgs& args) const override {
-    if (!p.takes_gates()) return RnnBackend::backward(handle, p, args);
     use_large_pages(args.workspace, workspace_size(handle, p));
-    with_real(p.type, [&](auto real) { layer_norm_lstm_backward_cpu<decltype(real)>(p, args); });
+    layer_norm_lstm_backward_cpu(p, args);
   }
 };
 

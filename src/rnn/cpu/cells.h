@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "persistent_rnn.h"
+#include "rnn/cpu/layer_norm/kernels.h"
 
 namespace prnn {
 
@@ -71,6 +72,9 @@ template <class T>
 struct CellKernels {
   void (*forward[6])(const ForwardCell<T>&);  // by prnnRNNMode_t
   void (*backward[6])(const BackwardCell<T>&);
+  // One sequence of an LSTM on the input of its gates.
+  void (*forward_gates)(const LayerNormLstmForwardStep<T>&);
+  void (*backward_gates)(const LayerNormLstmBackwardStep<T>&);
 };
 
 template <class T>

@@ -3,6 +3,7 @@
 
 #include "core/cpu/vector_math.h"
 #include "rnn/cpu/cells.h"
+#include "rnn/cpu/layer_norm/kernels_impl.h"
 
 namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
@@ -241,7 +242,9 @@ constexpr CellKernels<T> make_cell_kernels() {
   return {{&rnn_forward<T, true>, &rnn_forward<T, false>, &lstm_forward<T>, &gru_forward<T>, &slstm_forward<T, true>,
            &slstm_forward<T, false>},
           {&rnn_backward<T, true>, &rnn_backward<T, false>, &lstm_backward<T>, &gru_backward<T>, &slstm_backward<T>,
-           &slstm_backward<T>}};
+           &slstm_backward<T>},
+          &layer_norm_lstm_forward<T>,
+          &layer_norm_lstm_backward<T>};
 }
 
 inline constexpr CellTables kCellTables = {make_cell_kernels<float>(), make_cell_kernels<double>()};

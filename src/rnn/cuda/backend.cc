@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "core/cuda/cuda_state.h"
-#include "rnn/cuda/layer_norm/backend.h"
 #include "rnn/plan/canonical.h"
 
 namespace prnn {
@@ -30,9 +29,7 @@ std::shared_ptr<const ResidentBackend> resident_backend(prnnContext& context, co
   for (const PlanCache::Entry& entry : cache.entries) {
     if (entry.backend != nullptr && entry.problem == key) return entry.backend;
   }
-  RnnPlan plan = plan_rnn(cuda_gpu_row(context), key);
-  const auto made = key.takes_gates() ? make_layer_norm_backend(std::move(plan))
-                                      : std::make_shared<const ResidentBackend>(std::move(plan));
+  const auto made = std::make_shared<const ResidentBackend>(plan_rnn(cuda_gpu_row(context), key));
   cache.entries[cache.oldest] = {std::move(key), made};
   cache.oldest = (cache.oldest + 1) % cache.entries.size();
   return made;

@@ -18,8 +18,11 @@ class ResidentBackend : public RnnBackend {
   void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const override;
   void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const override;
   void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const override;
+  void backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const override;
 
  private:
+  void forward_gates(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const;  // where it takes_gates()
+
   RnnPlan plan_;
 };
 

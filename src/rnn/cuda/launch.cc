@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <iterator>
+#include <tuple>
 
 namespace prnn {
 
@@ -41,49 +42,41 @@ struct LauncherTable {
   }
 };
 
-constexpr LauncherTable<ForwardParams> kForward(kForwardLaunchers);
-constexpr LauncherTable<BackwardParams> kBackward(kBackwardLaunchers);
-constexpr LauncherTable<WavefrontForwardParams> kWavefrontForward(kWavefrontForwardLaunchers);
-constexpr LauncherTable<WavefrontBackwardParams> kWavefrontBackward(kWavefrontBackwardLaunchers);
+constexpr std::tuple<LauncherTable<ForwardParams>, LauncherTable<BackwardParams>, LauncherTable<WavefrontForwardParams>,
+                     LauncherTable<WavefrontBackwardParams>, LauncherTable<LayerNormLstmGridParams>>
+    kTables(kForwardLaunchers, kBackwardLaunchers, kWavefrontForwardLaunchers, kWavefrontBackwardLaunchers,
+            kLayerNormLstmGridLaunchers);
 
 // Whether the generated files have the kernels of kKernels, all of them and no others.
 constexpr bool has_all_kernels() {
   int count = 0;
   for (int row = 0; row < kKernelCount; ++row) {
     const Kernel& kernel = kKernels[row];
-    const bool is_stack = is_wavefront(kernel.engine), is_forward = kernel.pass == Pass::kForward;
     for (int cell = 0; cell < kCellCount; ++cell) {
       for (int type = 0; type < kTypeCount; ++type) {
         const bool wanted = (kernel.cells >> cell & 1) != 0 && (kernel.types >> type & 1) != 0;
         count += wanted;
-        const bool is_there = is_stack ? (is_forward ? kWavefrontForward.function[row][cell][type] != nullptr
-                                                     : kWavefrontBackward.function[row][cell][type] != nullptr)
-                                       : (is_forward ? kForward.function[row][cell][type] != nullptr
-                                                     : kBackward.function[row][cell][type] != nullptr);
-        if (wanted != is_there) return false;
+        const int there = std::apply(
+            [&](const auto&... table) { return ((table.function[row][cell][type] != nullptr) + ...); }, kTables);
+        if (there != wanted) return false;
       }
     }
   }
-  return count == kForward.count + kBackward.count + kWavefrontForward.count + kWavefrontBackward.count;
+  return count == std::apply([](const auto&... table) { return (table.count + ...); }, kTables);
 }
 static_assert(has_all_kernels(), "site_scons/kernel_instances.py has not read every row of rnn/plan/kernels.h");
 
 }  // namespace
 
-cudaError_t launch_kernel(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  return kForward.launch(shape, params, stream);
+template <class Params>
+cudaError_t launch_kernel(const ResidentShape& shape, const Params& params, cudaStream_t stream) {
+  return std::get<LauncherTable<Params>>(kTables).launch(shape, params, stream);
 }
 
-cudaError_t launch_kernel(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  return kBackward.launch(shape, params, stream);
-}
-
-cudaError_t launch_kernel(const ResidentShape& shape, const WavefrontForwardParams& params, cudaStream_t stream) {
-  return kWavefrontForward.launch(shape, params, stream);
-}
-
-cudaError_t launch_kernel(const ResidentShape& shape, const WavefrontBackwardParams& params, cudaStream_t stream) {
-  return kWavefrontBackward.launch(shape, params, stream);
-}
+template cudaError_t launch_kernel(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_kernel(const ResidentShape&, const BackwardParams&, cudaStream_t);
+template cudaError_t launch_kernel(const ResidentShape&, const WavefrontForwardParams&, cudaStream_t);
+template cudaError_t launch_kernel(const ResidentShape&, const WavefrontBackwardParams&, cudaStream_t);
+template cudaError_t launch_kernel(const ResidentShape&, const LayerNormLstmGridParams&, cudaStream_t);
 
 }  // namespace prnn

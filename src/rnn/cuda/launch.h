@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rnn/cuda/common/params.h"
+#include "rnn/cuda/layer_norm/params.h"
 #include "rnn/cuda/wavefront/params.h"
 #include "rnn/plan/plan.h"
 
@@ -10,9 +11,7 @@ namespace prnn {
 // Enqueues shape.kernel on the current device. The status is cudaErrorInvalidDeviceFunction where the binary has no
 // code for the device, cudaErrorCooperativeLaunchTooLarge where not every block has a place, and cudaErrorInvalidValue
 // where the kernel takes other parameters.
-cudaError_t launch_kernel(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
-cudaError_t launch_kernel(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
-cudaError_t launch_kernel(const ResidentShape& shape, const WavefrontForwardParams& params, cudaStream_t stream);
-cudaError_t launch_kernel(const ResidentShape& shape, const WavefrontBackwardParams& params, cudaStream_t stream);
+template <class Params>
+cudaError_t launch_kernel(const ResidentShape& shape, const Params& params, cudaStream_t stream);
 
 }  // namespace prnn

@@ -4,6 +4,7 @@
 
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/faster.h"
+#include "rnn/plan/layer_norm.h"
 #include "rnn/plan/mma.h"
 #include "rnn/plan/projected.h"
 #include "rnn/plan/side_by_side.h"
@@ -179,19 +180,22 @@ std::string why_no_room(const GpuRow& row, const RnnProblem& problem, int64_t la
 RnnPlan plan_of_gates(const GpuRow& row, const RnnProblem& problem) {
   constexpr int64_t kLargestGrid = 4096, kStep = 16;
   RnnPlan plan;
-  const int64_t most = largest_layer_norm_lstm(row, problem.type);
+  const auto is_resident = [&](const RnnProblem& p) {
+    plan.shape = {};
+    choose_norm_shapes(row, p, &plan.shape.forward, &plan.shape.backward);
+    return plan.shape.forward.kernel.exists() && plan.shape.backward.kernel.exists();
+  };
   RnnProblem other = problem;
-  for (other.hidden = kLargestGrid; other.hidden > 0 && plan.largest_hidden == 0; other.hidden -= kStep) {
-    if (plan_layer_norm_lstm(row, other).is_resident()) plan.largest_hidden = other.hidden;
+  other.hidden = kLargestGrid;
+  while (other.hidden > 0 && !is_resident(other)) other.hidden -= kStep;
+  plan.largest_hidden = other.hidden;
+  plan.resident = is_resident(problem);
+  const int64_t most = largest_layer_norm_lstm(row, problem.type);
+  plan.runnable = problem.hidden <= most;
+  if (!plan.runnable) {
+    plan.shape = {};
+    plan.reason = format("hiddenSize is %lld; a timestep has room for %lld on this GPU", problem.hidden, most);
   }
-  if (problem.hidden > most) {
-    plan.reason = format("hiddenSize is %lld; a timestep has room for %lld on this GPU",
-                         static_cast<long long>(problem.hidden), static_cast<long long>(most));
-    return plan;
-  }
-  plan.norm = plan_layer_norm_lstm(row, problem);
-  plan.resident = plan.norm.is_resident();
-  plan.runnable = true;
   return plan;
 }
 
@@ -258,7 +262,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
 
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const KernelId kernel = plan.shape.forward.kernel;
-  if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
+  if (!plan.runnable || problem.takes_gates() || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
   if (plan.keeps_projection_apart()) {
     return "faster kernels have no room for the product of both recurrent matrices, which stay apart";
   }

@@ -73,11 +73,6 @@ constexpr Engine first_serving(std::initializer_list<Engine> engines, Pass pass,
   return last;
 }
 
-// Whether kernels take WavefrontForwardParams or WavefrontBackwardParams.
-constexpr bool is_wavefront(Engine engine) {
-  return engine == Engine::kWavefrontMma || engine == Engine::kWavefrontWgmma || engine == Engine::kWavefrontChunked;
-}
-
 // How the layers of a stack follow each other, and who computes them.
 enum class Schedule : int8_t {
   kOneByOne,    // a launch or more a layer

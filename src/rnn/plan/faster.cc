@@ -289,6 +289,15 @@ double training_ratio_of(const GpuRow& row, const RnnProblem& problem, const Rnn
          kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem, steps);
 }
 
+// cuDNN runs sequences of different lengths with its standard kernels, launches for each timestep. Where those of one
+// length have its persistent ones, the ratios say nothing of them.
+bool loses_persistent_kernels(const GpuRow& gpu, const RnnProblem& problem) {
+  if ((problem.needs() & Needs::kLengths) == 0) return false;
+  RnnProblem even = problem;
+  even.batch.back() = even.max_batch();
+  return choose_algorithm({gpu.arch, gpu.multiprocessors}, even) != kStandard;
+}
+
 std::string percent_of(double ratio) {
   char text[16];
   std::snprintf(text, sizeof text, "%.0f %%", 100 * ratio);
@@ -301,7 +310,7 @@ CudnnVerdict compare_with_cudnn(const GpuRow& row, const RnnProblem& problem, co
   CudnnVerdict verdict;
   const uint32_t needs = problem.needs();
   if (problem.steps() > kMostCudnnSteps || !serves(Schedule::kCudnn, Pass::kBackward, needs)) return verdict;
-  if ((needs & Needs::kChosenSplit) != 0) return verdict;
+  if ((needs & Needs::kChosenSplit) != 0 || loses_persistent_kernels(row, problem)) return verdict;
   const double training_ratio = training_ratio_of(row, problem, plan),
                inference_ratio = at_steps(measured_ratios(row, problem, plan, false), problem.steps());
   const bool step_by_step = runs_step_by_step(inference_of(problem));

@@ -28,10 +28,10 @@ enum class Engine : int8_t {
   // Layers of a stack together, some timesteps apart: mma.sync for states, wgmma for inputs. Forward {units in eights},
   // backward {units in eights, blocks that split K}
   kWavefrontChunked,
-  // LSTMs on the input of their gates, normalised or not, whose kernels stand in cuda/layer_norm and not in kKernels
-  kNormCluster,  // mma.sync, one cluster, one launch
-  kNormGrid,     // mma.sync, spread over the whole GPU, states through L2, one launch or two
-  kNormSteps,    // a matrix product and a kernel for each timestep
+  // LSTMs on the input of their gates, normalised or not
+  kNormCluster,  // mma.sync, a replica is one cluster. {H in eights, at most; blocks; tiles of sequences}
+  kNormGrid,  // mma.sync, states through L2. Forward {units in eights}, backward {units in eights, blocks that split K}
+  kNormSteps,  // a matrix product and a kernel for each timestep; not in kKernels
 };
 
 enum class Pass : int8_t { kForward, kBackward };
@@ -227,6 +227,23 @@ constexpr Kernel kKernels[] = {
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kGru, Types::k16Bit, Feature::kWgmma, {6}},
     {Engine::kWavefrontChunked, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {5, 2}},
     {Engine::kWavefrontChunked, Pass::kBackward, Cells::kGru, Types::k16Bit, Feature::kWgmma, {5, 2}},
+
+    {Engine::kNormCluster, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kClusters, {16, 8, 1}},
+    {Engine::kNormCluster, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kClusters, {32, 8, 1}},
+    {Engine::kNormCluster, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kClusters, {64, 8, 1}},
+    {Engine::kNormCluster, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kClusters, {64, 16, 1}},
+    {Engine::kNormCluster, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kClusters, {64, 16, 2}},
+    {Engine::kNormCluster, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kClusters, {16, 8, 1}},
+    {Engine::kNormCluster, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kClusters, {32, 8, 1}},
+    {Engine::kNormCluster, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kClusters, {64, 8, 1}},
+    {Engine::kNormCluster, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kClusters, {64, 16, 1}},
+    {Engine::kNormCluster, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kClusters, {64, 16, 2}},
+
+    {Engine::kNormGrid, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kClusters, {1}},
+    {Engine::kNormGrid, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kClusters, {2}},
+    {Engine::kNormGrid, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kClusters, {1, 2}},
+    {Engine::kNormGrid, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kClusters, {2, 4}},
+    {Engine::kNormGrid, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kClusters, {2, 2}},
 };
 constexpr int kKernelCount = sizeof kKernels / sizeof kKernels[0];
 

@@ -16,7 +16,6 @@
 
 #include "core/gpu_table.h"
 #include "rnn/plan/engines.h"
-#include "rnn/plan/layer_norm.h"
 #include "rnn/plan/shape.h"
 #include "rnn/problem.h"
 
@@ -63,14 +62,18 @@ struct RnnPlan {
   bool resident = true;          // its weights stay on the chip; all others' but kNormSteps'
   std::string reason;            // one sentence when not runnable
   int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
-  PerPass<ResidentShape> shape;  // of a layer alone
+  PerPass<ResidentShape> shape;  // of a layer alone; without a kernel a pass runs kNormSteps
   int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
   SideBySidePlan side_by_side;
-  LayerNormLstmPlan norm;  // in place of all the others, where the problem takes_gates()
   // Layers that run together in inference, where nothing is dropped and y is aligned.
   int inference_wavefront = 1, inference_side_by_side = 1;
   CudnnVerdict cudnn;  // of the backends, where both serve the layer
+
+  // Returns the engine that runs a layer alone; the plan is runnable.
+  Engine engine(Pass pass) const {
+    return shape[pass].kernel.exists() ? shape[pass].kernel->engine : Engine::kNormSteps;
+  }
 
   // Both passes of an LSTM with a projection multiply with its two recurrent matrices one after the other; else with
   // their product.

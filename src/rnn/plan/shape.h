@@ -31,12 +31,13 @@ struct ResidentShape {
   int replicas = 0;                 // copies of the weights, for each direction
   int blocks = 0;                   // blocks of one replica
   int tiles = 0;                    // tiles of 8 sequences that a replica serves in one pass
+  int fewer_columns = 0;            // sequences that it serves, if fewer than its tiles have; else 0
   int poll_delay_cycles = 0;        // from a block's own store to its first look at the others' data
   int64_t register_bytes = 0;       // recurrent weights in registers, whole replica
   int64_t shared_weight_bytes = 0;  // recurrent weights in shared memory, whole replica
   int64_t shared_bytes = 0;         // dynamic shared memory of a block
 
-  int64_t columns() const { return int64_t{tiles} * kTileColumns; }
+  int64_t columns() const { return fewer_columns > 0 ? fewer_columns : int64_t{tiles} * kTileColumns; }
   int64_t batch_per_pass() const { return replicas * columns(); }
   // States are sent from block to block of a cluster, and no exchange buffer is wanted.
   bool exchanges_in_cluster() const { return kernel.is(Engine::kCluster) || (kernel.is(Engine::kSimt) && cluster > 1); }

@@ -54,22 +54,4 @@ struct LayerNormLstmBackwardStep : LayerNormLstmCell<T> {
   T* sums;                  // {kLayerNormLstmParameterRows, H}: added to
 };
 
-template <class T>
-struct LayerNormLstmKernels {
-  void (*forward)(const LayerNormLstmForwardStep<T>&);
-  void (*backward)(const LayerNormLstmBackwardStep<T>&);
-};
-
-template <class T>
-const LayerNormLstmKernels<T>& layer_norm_lstm_kernels();
-
-// The kernels of one instruction set, which kernels_portable.cc, kernels_avx2.cc and kernels_avx512.cc define.
-struct LayerNormLstmTables {
-  LayerNormLstmKernels<float> single;
-  LayerNormLstmKernels<double> twice;
-};
-const LayerNormLstmTables& layer_norm_lstm_tables_portable();
-const LayerNormLstmTables& layer_norm_lstm_tables_avx2();
-const LayerNormLstmTables& layer_norm_lstm_tables_avx512();
-
 }  // namespace prnn

@@ -208,13 +208,5 @@ void layer_norm_lstm_backward(const LayerNormLstmBackwardStep<T>& a) {
   });
 }
 
-template <class T>
-constexpr LayerNormLstmKernels<T> make_layer_norm_lstm_kernels() {
-  return {&layer_norm_lstm_forward<T>, &layer_norm_lstm_backward<T>};
-}
-
-inline constexpr LayerNormLstmTables kLayerNormLstmTables = {make_layer_norm_lstm_kernels<float>(),
-                                                             make_layer_norm_lstm_kernels<double>()};
-
 }  // namespace PRNN_ISA_NAMESPACE
 }  // namespace prnn

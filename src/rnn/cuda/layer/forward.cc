@@ -420,6 +420,7 @@ class Forward : LayerRun {
 }  // namespace
 
 void ResidentBackend::forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) const {
+  if (problem.takes_gates()) return forward_gates(handle, problem, args);
   Forward(handle, problem, plan_, args).run();
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "rnn/cuda/backend.h"
+#include "rnn/plan/layer_norm.h"
 #include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
@@ -85,6 +86,9 @@ int64_t row_sums_count(const RnnProblem& p, const ResidentShape& shape) {
 
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
 
+// Bytes of a number that sums are made in.
+int64_t real_bytes(const RnnProblem& p) { return p.type == PRNN_DATA_DOUBLE ? 8 : 4; }
+
 }  // namespace
 
 void require_launch(cudaError_t error, const char* what) {
@@ -113,6 +117,15 @@ int64_t gradient_bytes(const RnnProblem& p) {
 Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, void* base) {
   Arena arena(base);
   const int64_t element = type_bytes(p.type), gates = p.gates();
+  if (p.takes_gates()) {
+    PerDirection d{};
+    d.gates = arena.take<char>(p.rows * gates * p.hidden * element);
+    d.cells = arena.take<char>(p.rows * p.hidden * element);
+    d.stats = arena.take<char>(p.rows * 4 * real_bytes(p));
+    directions.push_back(d);
+    size = arena.size();
+    return;
+  }
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     PerDirection d{};
     if (p.cell_states() > 0) d.cells = arena.take<char>(p.rows * p.hidden * element);
@@ -194,7 +207,40 @@ ChunkedArrays::ChunkedArrays(const RnnProblem& p, Pass pass, int64_t layers, std
   }
 }
 
+GridExchange::GridExchange(const RnnProblem& p, const RnnPlan& plan, Pass pass) : states(0), moments(0) {
+  if (plan.engine(pass) != Engine::kNormGrid) return;
+  const ResidentShape& shape = plan.shape[pass];
+  const int64_t columns = shape.columns();
+  const int64_t exchanged = pass == Pass::kBackward ? 4 * columns : layer_norm_lstm_state_columns(columns);
+  states = p.steps() * shape.replicas * exchanged * padded_hidden(p) * type_bytes(p.type);
+  moments = p.normalizes() ? p.steps() * shape.batch_per_pass() * shape.blocks * 4 : 0;
+}
+
+void Workspace::take_gates(const RnnProblem& p, const RnnPlan& plan, void* base) {
+  Arena arena(base);
+  const int64_t state = p.max_batch() * p.hidden, element = type_bytes(p.type), real = real_bytes(p);
+  const auto backward_alone = [&](int64_t count) { return p.training ? count : 0; };
+  gates.products = arena.take<char>(4 * state * real);
+  gates.carried = arena.take<char>(state * real);
+  gates.direct = arena.take<char>(backward_alone(state * real));
+  gates.masked = arena.take<char>(state * element);
+  gates.sums = arena.take<char>(backward_alone(kLayerNormLstmParameterRows * state * real));
+  gates.h_prev = arena.take<char>(backward_alone(p.steps() * state * element));
+  const bool has_da = p.normalize == PRNN_NORMALIZE_PRODUCTS;
+  gates.da = arena.take<char>(backward_alone(has_da ? 4 * p.steps() * state * element : 0));
+  const GridExchange forward(p, plan, Pass::kForward), backward(p, plan, Pass::kBackward);
+  gates.states = arena.take<char>(std::max(forward.states, backward_alone(backward.states)));
+  gates.moments = arena.take<float>(std::max(forward.moments, backward_alone(backward.moments)));
+  const bool keeps_sums = plan.engine(Pass::kBackward) == Engine::kNormGrid;
+  gates.kept_sums = arena.take<float>(backward_alone(keeps_sums ? 4 * p.steps() * p.max_batch() : 0));
+  size = arena.size();
+}
+
 Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
+  if (p.takes_gates()) {
+    take_gates(p, plan, base);
+    return;
+  }
   Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);

@@ -74,6 +74,8 @@ struct Reserve {
     // With a projection:
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
     char* dstates;       // [rows, P]: the whole gradients of h
+    // An LSTM on the input of its gates keeps gates, cells and LayerNormLstmParams::stats alone.
+    char* stats;
   };
   // Memory that a forward call does not write up to the launch whose highest layer is `last`: the places above that of
   // its input products. Of stacks with gates, as large as if the gates were not kept.
@@ -96,6 +98,28 @@ struct ChunkedArrays {
   ChunkedArrays(const RnnProblem& problem, Pass pass, int64_t layers, std::vector<Span> spare, Arena* rest);
 
   std::vector<char*> exchange, products;
+};
+
+// Arrays in the workspace of an LSTM on the input of its gates. Real: float, of double double.
+struct GatesArrays {
+  char* products;  // Real [N, 4 H] forward: R (m * h_{t-1}); [N, H] backward: R' da, or [4, N, H] that add up to it
+  char* carried;   // Real [N, H]: c; its gradient
+  char* masked;    // [N, H]: m * h
+  // The next four are the backward run's.
+  char* direct;  // Real [N, H]
+  char* sums;    // LayerNormLstmParams::sums
+  char* h_prev;  // [T, N, H]: m * h_{t-1}
+  char* da;      // [T, N, 4 H]; PRODUCTS alone
+  // LayerNormLstmGridParams', where a pass is on the grid.
+  char* states;
+  float *moments, *kept_sums;
+};
+
+// The buffers through which the blocks of a grid exchange in one launch of a pass; see LayerNormLstmGridParams.
+struct GridExchange {
+  GridExchange(const RnnProblem& problem, const RnnPlan& plan, Pass pass);
+
+  int64_t states, moments;  // bytes, and floats; 0 without a grid
 };
 
 // The workspace. A call uses the first two arrays, and those of its own pass, which lie in one place.
@@ -142,8 +166,10 @@ struct Workspace {
   float* row_sums;         // Projection::sums
   char* row_exchange;      // Projection::exchange
   int64_t layers_at_once;  // in a launch, of layers with a projection
+  GatesArrays gates{};     // in place of all the others, where the problem takes_gates()
   size_t size;
 
+  void take_gates(const RnnProblem& problem, const RnnPlan& plan, void* base);
   // Element of an array of a layer's recurrences, or of some neighbouring layers with one recurrence each.
   char* of_recurrence(const std::vector<char*>& arrays, int64_t layer, int64_t recurrence) const {
     return layers_at_once > 1 ? arrays[layer % static_cast<int64_t>(arrays.size())] : arrays[recurrence];
@@ -202,11 +228,11 @@ struct LayerRun {
   MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
     return {data, p.type, stride, transposed};
   }
+  FloatProduct precision() const { return p.tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32; }
   // run_gemm() in the precision that the layer asks for.
   void multiply(int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a, const MatrixView& b, double beta,
                 void* c, prnnDataType_t c_type, int64_t c_stride) const {
-    const FloatProduct precision = p.tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
-    run_gemm(context, m, n, k, alpha, a, b, beta, c, c_type, c_stride, precision);
+    run_gemm(context, m, n, k, alpha, a, b, beta, c, c_type, c_stride, precision());
   }
   // The matrices that the resident kernels multiply with: with a projection, made here.
   const void* recurrent_weights(const void* w, int64_t layer, int64_t direction) const;

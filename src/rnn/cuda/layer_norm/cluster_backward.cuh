@@ -536,4 +536,12 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   sync_cluster();
 }
 
+template <class T, prnnRNNMode_t, int EIGHTS, int CLUSTER, int TILES>
+cudaError_t launch_norm_cluster_backward(const ResidentShape&, const LayerNormLstmGridParams& params,
+                                         cudaStream_t stream) {
+  using Layout = LayerNormLstmBackwardLayout<T, 8 * EIGHTS, CLUSTER, TILES>;
+  return launch_cluster(layer_norm_lstm_backward<T, 8 * EIGHTS, CLUSTER, TILES>, CLUSTER, Layout::kThreads,
+                        sizeof(typename Layout::Shared), static_cast<const LayerNormLstmFloats&>(params), stream);
+}
+
 }  // namespace prnn

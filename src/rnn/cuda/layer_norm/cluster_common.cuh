@@ -10,8 +10,8 @@
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
-#include "rnn/cuda/layer_norm/cluster.h"
 #include "rnn/cuda/layer_norm/factors.cuh"
+#include "rnn/cuda/layer_norm/params.h"
 #include "rnn/plan/layer_norm.h"
 
 namespace prnn {

@@ -431,4 +431,12 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   sync_cluster();
 }
 
+template <class T, prnnRNNMode_t, int EIGHTS, int CLUSTER, int TILES>
+cudaError_t launch_norm_cluster_forward(const ResidentShape&, const LayerNormLstmGridParams& params,
+                                        cudaStream_t stream) {
+  using Layout = LayerNormLstmForwardLayout<T, 8 * EIGHTS, CLUSTER, TILES>;
+  return launch_cluster(layer_norm_lstm_forward<T, 8 * EIGHTS, CLUSTER, TILES>, CLUSTER, Layout::kThreads,
+                        sizeof(typename Layout::Shared), static_cast<const LayerNormLstmFloats&>(params), stream);
+}
+
 }  // namespace prnn

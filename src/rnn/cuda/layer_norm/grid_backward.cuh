@@ -397,4 +397,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   sync_cluster();
 }
 
+template <class T, prnnRNNMode_t, int UNIT_TILES, int CLUSTER>
+cudaError_t launch_norm_grid_backward(const ResidentShape& shape, const LayerNormLstmGridParams& params,
+                                      cudaStream_t stream) {
+  if (params.normalizes != 0 && params.first_partial == 0) {
+    const unsigned rows = static_cast<unsigned>(params.sizes.steps) * static_cast<unsigned>(params.sizes.batch);
+    using Stored = std::conditional_t<sizeof(T) == 4, float, T>;  // tf32 has no memory of its own
+    layer_norm_lstm_grid_kept_sums<Stored><<<rows, kResidentThreads, 0, stream>>>(params);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  constexpr int kTiles = layer_norm_lstm_grid_backward_tiles(UNIT_TILES, CLUSTER);
+  const auto kernel = params.sizes.columns_per_replica <= kTileColumns
+                          ? layer_norm_lstm_grid_backward<T, UNIT_TILES, CLUSTER, 1>
+                          : layer_norm_lstm_grid_backward<T, UNIT_TILES, CLUSTER, kTiles>;
+  return launch_resident(kernel, shape, params, stream);
+}
+
 }  // namespace prnn

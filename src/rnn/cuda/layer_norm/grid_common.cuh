@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "rnn/cuda/layer_norm/factors.cuh"
-#include "rnn/cuda/layer_norm/grid.h"
+#include "rnn/cuda/layer_norm/params.h"
 #include "rnn/cuda/mma/product.cuh"
 #include "rnn/plan/layer_norm.h"
 

@@ -319,4 +319,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   }
 }
 
+template <class T, prnnRNNMode_t, int UNIT_TILES>
+cudaError_t launch_norm_grid_forward(const ResidentShape& shape, const LayerNormLstmGridParams& params,
+                                     cudaStream_t stream) {
+  constexpr int kTiles = layer_norm_lstm_grid_forward_tiles(sizeof(T) == 4, UNIT_TILES);
+  const auto kernel = params.sizes.columns_per_replica <= kTileColumns
+                          ? layer_norm_lstm_grid_forward<T, UNIT_TILES, 1>
+                          : layer_norm_lstm_grid_forward<T, UNIT_TILES, kTiles>;
+  return launch_resident(kernel, shape, params, stream);
+}
+
 }  // namespace prnn

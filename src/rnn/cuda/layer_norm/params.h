@@ -63,4 +63,22 @@ struct LayerNormLstmParams {
   __device__ bool is_first(int s, int length) const { return s == 0 || (reverse && timestep_of(s) == length - 1); }
 };
 
+// The parameters of Engine::kNormGrid, and of all launches: kernels of clusters take the first part. `sizes`: of the
+// launch. Its replicas have a copy of R each and a share of the sequences.
+struct LayerNormLstmGridParams : LayerNormLstmParams<float> {
+  int padded;                 // H rounded up to whole k-tiles
+  int blocks;                 // of a replica
+  int first_column, columns;  // sequences [first_column, first_column + columns) are this launch's
+  int first_partial;          // of `sums`: replica 0's
+  int poll_delay_cycles;      // from a block's own store of states to its first look at the others'
+  int moments_delay_cycles;   // the same of sums
+  // The arrays that the blocks of a replica exchange, all bytes 0xFF beforehand. C: columns of a replica. Forward: m *
+  // h before each step, {replicas, T, tiles} as ForwardDirection::exchange has a tile; {replicas, T, 2, C, blocks}
+  // pairs of floats, the moments of a and of c'. Backward: {replicas, T, C, 4, padded}, of da; {replicas, T, C, blocks}
+  // times 4 floats.
+  void* states;
+  float* moments;
+  float* kept_sums;  // backward: {T, N, 4}, the sums that do not depend on the incoming gradient
+};
+
 }  // namespace prnn

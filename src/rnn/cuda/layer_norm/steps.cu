@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/cuda/launch.h"
+#include "rnn/cuda/layer/run.h"
 #include "rnn/cuda/layer_norm/steps_backward.cuh"
 #include "rnn/cuda/layer_norm/steps_forward.cuh"
 #include "rnn/plan/layer_norm.h"
@@ -110,7 +110,7 @@ void launch_step(const char* name, StepKernel<Real, Arguments...> held, StepKern
   if (bytes > 40 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   const dim3 grid(static_cast<unsigned>(params.sizes.batch), static_cast<unsigned>(blocks));
   kernel<<<grid, static_cast<unsigned>(threads), bytes, stream>>>(params, s, arguments...);
-  check_launch(name);
+  require_launch(cudaGetLastError(), name);
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ void mask_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const voi
   with_element<Real>(type, [&](auto t) {
     mask_state<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(elements, from, mask, to);
   });
-  check_launch("mask_state");
+  require_launch(cudaGetLastError(), "mask_state");
 }
 
 template <class Real>
@@ -156,7 +156,7 @@ void load_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const voi
   with_element<Real>(type, [&](auto t) {
     load_state<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(elements, from, to);
   });
-  check_launch("load_state");
+  require_launch(cudaGetLastError(), "load_state");
 }
 
 template <class Real>
@@ -166,7 +166,7 @@ void store_layer_norm_lstm_initial(prnnDataType_t type, const LayerNormLstmParam
   with_element<Real>(type, [&](auto t) {
     store_initial<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(params, product, parts, direct, dc);
   });
-  check_launch("store_initial");
+  require_launch(cudaGetLastError(), "store_initial");
 }
 
 template <class Real>
@@ -176,7 +176,7 @@ void gather_layer_norm_lstm_states(prnnDataType_t type, const LayerNormLstmParam
   with_element<Real>(type, [&](auto t) {
     gather_states<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(params, h_prev);
   });
-  check_launch("gather_states");
+  require_launch(cudaGetLastError(), "gather_states");
 }
 
 template <class Real>
@@ -186,7 +186,7 @@ void store_layer_norm_lstm_sums(prnnDataType_t type, const LayerNormLstmParams<R
   with_element<Real>(type, [&](auto t) {
     store_sums<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(params, partials, first, count, out);
   });
-  check_launch("store_sums");
+  require_launch(cudaGetLastError(), "store_sums");
 }
 
 #define PRNN_INSTANTIATE(Real)                                                                                         \

@@ -1,27 +1,9 @@
-#include <algorithm>
-
-#include "core/with_real.h"
-#include "rnn/cpu/layer_norm/passes.h"
 #include "rnn/gates_input.h"
 
+#include "core/cpu/gemm/gemm.h"
+#include "core/with_real.h"
+
 namespace prnn {
-
-size_t layer_norm_lstm_workspace_cpu(const RnnProblem& problem) {
-  return with_real(problem.type, [&](auto real) {
-    using T = decltype(real);
-    const size_t forward = size_of(LayerNormLstmForwardWorkspace<T>(problem, nullptr).arena);
-    if (!problem.training) return forward;
-    return std::max(forward, size_of(LayerNormLstmBackwardWorkspace<T>(problem, nullptr).arena));
-  });
-}
-
-size_t layer_norm_lstm_reserve_cpu(const RnnProblem& problem) {
-  return with_real(problem.type, [&](auto real) {
-    Arena arena(nullptr);
-    LayerNormLstmRows<decltype(real)>(arena, problem.rows, problem.hidden);
-    return size_of(arena);
-  });
-}
 
 void multiply_gates_cpu(prnnDataType_t type, const GatesProduct& product) {
   const int threads =

@@ -1,5 +1,0 @@
-#include "rnn/cuda/layer_norm/cluster_launch.cuh"
-
-#include "rnn/cuda/common/tf32.cuh"  // last: its __ldcs would hide those of other types
-
-PRNN_INSTANTIATE_LAYER_NORM_LSTM(prnn::Tf32)

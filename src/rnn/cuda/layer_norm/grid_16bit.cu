@@ -1,4 +1,0 @@
-#include "rnn/cuda/layer_norm/grid_launch.cuh"
-
-PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(__half)
-PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(__nv_bfloat16)
