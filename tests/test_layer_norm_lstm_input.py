@@ -143,6 +143,7 @@ def test_bad_weights(weight: torch.Tensor, message: str) -> None:
         operators._kernel(torch.ones(3, 2, 5), weight)
 
 
+@pytest.mark.filterwarnings("error:There is a performance drop")  # torch's, of operators without a rule for vmap
 def test_transforms() -> None:
     input, weights = torch.randn(3, 2, 5), torch.randn(4, 8, 5)
     found = torch.func.vmap(operators._call, (None, 0))(input, weights)
@@ -150,3 +151,5 @@ def test_transforms() -> None:
     gradient = torch.func.grad(lambda weight: operators._call(input, weight).sin().sum())(weights[0])
     expected = torch.func.grad(lambda weight: functional.linear(input, weight).sin().sum())(weights[0])
     torch.testing.assert_close(gradient, expected)
+    of_each = torch.func.vmap(torch.func.grad(lambda weight: operators._call(input, weight).sin().sum()))(weights)
+    torch.testing.assert_close(of_each[0], expected)
