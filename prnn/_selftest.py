@@ -96,7 +96,7 @@ def _candidates(mode: str) -> Iterator[tuple[str, dict[str, Any], int, int]]:
                 yield options, {"hidden_size": hidden, **fields}, batch, _STEPS
     for hidden in (96, 544, 768, 1024):
         for batch in (3, 8, 20):
-            for steps in (_STEPS, 33, 129):
+            for steps in (_STEPS, 33, 65, 129):
                 yield "stack", {"hidden_size": hidden, "num_layers": 3}, batch, steps
 
 

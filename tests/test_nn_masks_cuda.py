@@ -90,7 +90,8 @@ def test_compiles(training: bool) -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("make", [prnn.nn.LSTM, prnn.nn.GRU, prnn.nn.RNN, prnn.nn.LayerNormLSTM])
 def test_no_sequences(make: Callable[..., torch.nn.Module], training: bool) -> None:
-    module = make(6, 16, 2, device="cuda", **MASKS).train(training)
+    masks = {name: value for name, value in MASKS.items() if make is not prnn.nn.RNN or name != "zoneout"}
+    module = make(6, 16, 2, device="cuda", **masks).train(training)
     x, reset = (
         torch.randn(5, 0, 6, device="cuda", requires_grad=True),
         torch.zeros(5, 0, dtype=torch.bool, device="cuda"),

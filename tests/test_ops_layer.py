@@ -108,11 +108,11 @@ def test_what_nothing_serves_is_not_chosen(layer: Layer, monkeypatch: pytest.Mon
     assert layer.training_config(_C.Handle.cpu(), [4] * 3, is_operator=False) == BEST
 
 
-def eager(layer: Layer, batch: int, steps: int, training: bool = True, last: int | None = None) -> str:
+def eager(layer: Layer, batch: int, steps: int, training: bool = True) -> str:
     """The backend of an eager call, and in parentheses the one that the call runs, too, so that a capture finds it."""
     names, ran = {number: name for name, number in BACKENDS.items()}, []
     layer.device = CPU
-    sequences = _C.Sequences([batch] * (steps - 1) + [last or batch])
+    sequences = _C.Sequences([batch] * steps)
     config = _call._ready_config(layer, sequences, ran.append, training)
     return names[config.backend] + "".join(f" ({names[captured.backend]})" for captured in ran)
 
@@ -124,7 +124,6 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
         assert eager(layer, 32, 8, training) == "persistent (cudnn)"
         assert eager(layer, 4, 8, training) == "persistent"
         assert eager(layer, 32, 9, training) == "cudnn"
-        assert eager(layer, 32, 9, training, last=31) == "persistent (cudnn)"
     with pytest.warns(UserWarning, match="too many"):
         assert eager(layer, 65, 8) == "cudnn"
     assert eager(layer, 65, 8, training=False) == "best"

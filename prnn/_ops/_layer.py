@@ -28,8 +28,7 @@ _KEPT_WORKSPACE = 2**16
 
 # One layer of at most so many timesteps, sequences and units in float32 has the resident kernels in a call of its own,
 # also where cuDNN's are faster: those take the host some 30 us longer than they save the GPU
-# (docs/resident_kernels_measured.md). RNNs, whose timesteps take cuDNN the least, in inference with fewer timesteps;
-# sequences of different lengths with any number of them.
+# (docs/resident_kernels_measured.md). RNNs, whose timesteps take cuDNN the least, in inference with fewer timesteps.
 _EAGER_STEPS, _EAGER_BATCH, _EAGER_WIDTH = 8, 64, 256
 EXACT_STEPS = _EAGER_STEPS  # of more, the sequences of the last timestep do not matter: whether there are fewer does
 _EAGER_RNN_STEPS = 2
@@ -233,9 +232,7 @@ class Layer:
         else:
             captured = self.with_backend(plan["inference_backend"]) if plan["supported"] else self.config
         most_steps = _EAGER_STEPS if training or self._is_gated else _EAGER_RNN_STEPS
-        # cuDNN launches kernels for each timestep of sequences of different lengths.
-        is_short = len(sequences) <= most_steps or sequences[0] != sequences[-1]
-        serves = self.is_small and is_short and sequences[0] <= _EAGER_BATCH
+        serves = self.is_small and len(sequences) <= most_steps and sequences[0] <= _EAGER_BATCH
         return self.with_backend(BACKENDS["persistent"]) if serves and plan["supported"] else captured, captured
 
     def measured_config(

@@ -53,10 +53,12 @@ void check_gates(prnnHandle_t handle, const RnnProblem& problem, const prnnRNNNo
   }
 }
 
-// Such an LSTM's gradients of data and weights come from one run.
-void require_two_backward_runs(const RnnProblem& problem) {
-  if (!problem.takes_gates()) return;
-  fail(PRNN_STATUS_NOT_SUPPORTED, "an LSTM with PRNN_GATES_INPUT has one backward run, prnnRunRNNBackward");
+// An LSTM on the input of its gates has one backward run, of data and weights; other layers have two.
+void require_backward_runs(const RnnProblem& problem, int runs) {
+  if (problem.takes_gates() == (runs == 1)) return;
+  fail(PRNN_STATUS_NOT_SUPPORTED, runs == 2 ? "an LSTM with PRNN_GATES_INPUT has one backward run, prnnRunRNNBackward"
+                                            : "prnnRunRNNBackward is of LSTMs with PRNN_GATES_INPUT; other layers have "
+                                              "prnnRunRNNBackwardData and prnnRunRNNBackwardWeights");
 }
 
 // Checks the workspace of the call's arguments.
@@ -121,7 +123,7 @@ void run_forward(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& prob
 
 void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
                        const prnnRNNBackwardDataArgs_t& given, const CallPlan* plan) {
-  require_two_backward_runs(problem);
+  require_backward_runs(problem, 2);
   RnnBackwardDataArgs args{given};
   if (problem.cell_states() == 0) args.dcy = args.cx = args.dcx = nullptr;
   problem.gives_dx = args.dx != nullptr;
@@ -148,7 +150,7 @@ void run_backward_data(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem
 
 void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProblem& problem,
                           const prnnRNNBackwardWeightsArgs_t& given, const CallPlan* plan) {
-  require_two_backward_runs(problem);
+  require_backward_runs(problem, 2);
   RnnBackwardWeightsArgs args{given};
   problem.aligned = true;
   require_arrays(problem, {{args.x, "x"}, {args.y, "y"}, {args.dw, "dw"}}, {{args.hx, "hx"}});
@@ -166,6 +168,7 @@ void run_backward_weights(prnnHandle_t handle, const prnnRNNStruct& rnn, RnnProb
 
 void run_backward(prnnHandle_t handle, RnnProblem& problem, const prnnRNNBackwardArgs_t& given, const CallPlan& plan) {
   static const prnnRNNNormGradients_t kNotWanted{};
+  require_backward_runs(problem, 1);
   RnnBackwardArgs args{given};
   if (given.normGradients == nullptr) args.normGradients = &kNotWanted;
   if (given.normGradients != nullptr && !problem.normalizes()) {

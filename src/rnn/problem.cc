@@ -2,8 +2,6 @@
 
 #include <tuple>
 
-#include "core/status.h"
-
 namespace prnn {
 namespace {
 
@@ -61,12 +59,6 @@ bool operator==(const RnnProblem& a, const RnnProblem& b) {
                           fields_of(forward_plan), fields_of(backward_plan), fields_of(extras), fields_of(masks));
   };
   return fields(a) == fields(b);
-}
-
-void RnnBackend::backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const {
-  fail(PRNN_STATUS_NOT_SUPPORTED,
-       "prnnRunRNNBackward is of LSTMs with PRNN_GATES_INPUT; other layers have prnnRunRNNBackwardData and "
-       "prnnRunRNNBackwardWeights");
 }
 
 }  // namespace prnn

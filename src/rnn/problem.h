@@ -138,8 +138,8 @@ class RnnBackend {
   virtual void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const = 0;
   virtual void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const = 0;
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;
-  // All gradients of a problem that takes_gates(), which has no other backward pass; NOT_SUPPORTED for other problems.
-  virtual void backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const;
+  // All gradients of a problem that takes_gates(), which has no other backward pass. cuDNN serves none.
+  virtual void backward(prnnHandle_t, const RnnProblem&, const RnnBackwardArgs&) const {}
 };
 
 using SharedRnnBackend = std::shared_ptr<const RnnBackend>;

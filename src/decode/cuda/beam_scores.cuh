@@ -10,6 +10,27 @@ constexpr int kNoKey = -0x7FFFFFFF - 1;  // below that of every candidate
 
 __device__ __forceinline__ int key_of(float value) { return value > kNever ? ordered(value) : kNoKey; }
 
+// Keeps the `most` best of the symbols that the lanes have, one after the other, in the first lanes, the best first. Of
+// equal ones, the first.
+template <int COUNT>
+__device__ __forceinline__ void keep_first(float (&kept)[COUNT], int (&kept_symbols)[COUNT],
+                                           const float (&values)[COUNT], int symbol, int most) {
+  const int lane = threadIdx.x % 32;
+  int keys[COUNT];
+#pragma unroll
+  for (int c = 0; c < COUNT; ++c) keys[c] = key_of(values[c]);
+#pragma unroll 1
+  for (int r = 0; r < most; ++r) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) {
+      const int best = __reduce_max_sync(kWholeWarp, keys[c]);
+      const int from = __ffs(static_cast<int>(__ballot_sync(kWholeWarp, keys[c] == best))) - 1;
+      if (lane == r && best != kNoKey) kept[c] = from_ordered(best), kept_symbols[c] = symbol - lane + from;
+      if (lane == from) keys[c] = kNoKey;
+    }
+  }
+}
+
 // Keeps the `most` best of those that the first lanes have kept, the best first, and of the symbols that the lanes
 // have, in the lanes' order and behind those kept. Of equal ones, the first.
 template <int COUNT>
@@ -165,7 +186,11 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
                 of_pass(own_row, pair_columns[c]) + bias[first_own + own_row] + gain(pair_columns[c], pair_symbols[c]);
           }
         }
-        keep_best(kept, kept_symbols, values, row, beam);
+        if (of_piece == 0) {
+          keep_first(kept, kept_symbols, values, row, beam);
+        } else {
+          keep_best(kept, kept_symbols, values, row, beam);
+        }
         const int next_tile = tile + rows / kTileRows;
         of_piece += rows / kTileRows;
         if (own.first + next_tile > p.class_tiles) publish_durations(of_pass, p.class_tiles * kTileRows - first);

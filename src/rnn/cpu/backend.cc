@@ -75,7 +75,6 @@ class CpuRnnBackend : public RnnBackend {
     }
   }
   void backward(prnnHandle_t handle, const RnnProblem& p, const RnnBackwardArgs& args) const override {
-    if (!p.takes_gates()) return RnnBackend::backward(handle, p, args);
     use_large_pages(args.workspace, workspace_size(handle, p));
     layer_norm_lstm_backward_cpu(p, args);
   }

@@ -62,7 +62,7 @@ struct RnnPlan {
   bool resident = true;          // its weights stay on the chip; all others' but kNormSteps'
   std::string reason;            // one sentence when not runnable
   int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
-  PerPass<ResidentShape> shape;  // of a layer alone; without a kernel: the pass has one for each timestep (kNormSteps)
+  PerPass<ResidentShape> shape;  // of a layer alone; without a kernel a pass runs kNormSteps
   int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
   SideBySidePlan side_by_side;
@@ -70,7 +70,7 @@ struct RnnPlan {
   int inference_wavefront = 1, inference_side_by_side = 1;
   CudnnVerdict cudnn;  // of the backends, where both serve the layer
 
-  // Of a layer alone in a plan that is runnable.
+  // Returns the engine that runs a layer alone; the plan is runnable.
   Engine engine(Pass pass) const {
     return shape[pass].kernel.exists() ? shape[pass].kernel->engine : Engine::kNormSteps;
   }

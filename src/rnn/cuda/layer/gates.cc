@@ -165,7 +165,6 @@ void ResidentBackend::forward_gates(prnnHandle_t handle, const RnnProblem& p, co
 }
 
 void ResidentBackend::backward(prnnHandle_t handle, const RnnProblem& p, const RnnBackwardArgs& args) const {
-  if (!p.takes_gates()) return RnnBackend::backward(handle, p, args);
   with_real(p.type, [&](auto real) { GatesRun<decltype(real)>(handle, p, plan_, args).backward(args); });
 }
 

@@ -74,7 +74,7 @@ struct Reserve {
     // With a projection:
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
     char* dstates;       // [rows, P]: the whole gradients of h
-    // Of an LSTM on the input of its gates, which keeps nothing else but gates and cells: LayerNormLstmParams::stats.
+    // An LSTM on the input of its gates keeps gates, cells and LayerNormLstmParams::stats alone.
     char* stats;
   };
   // Memory that a forward call does not write up to the launch whose highest layer is `last`: the places above that of
@@ -105,12 +105,12 @@ struct GatesArrays {
   char* products;  // Real [N, 4 H] forward: R (m * h_{t-1}); [N, H] backward: R' da, or [4, N, H] that add up to it
   char* carried;   // Real [N, H]: c; its gradient
   char* masked;    // [N, H]: m * h
-  // Of the backward run:
+  // The next four are the backward run's.
   char* direct;  // Real [N, H]
   char* sums;    // LayerNormLstmParams::sums
   char* h_prev;  // [T, N, H]: m * h_{t-1}
   char* da;      // [T, N, 4 H]; PRODUCTS alone
-  // On the grid alone: LayerNormLstmGridParams
+  // LayerNormLstmGridParams', where a pass is on the grid.
   char* states;
   float *moments, *kept_sums;
 };
