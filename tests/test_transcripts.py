@@ -26,6 +26,7 @@ from prnn.asr.language_model import read_language_model
 from prnn.asr.phrases import read_phrases
 from prnn.asr.tokenizer import train_pieces
 from prnn.asr.transcript import transcript_of, words_of
+from prnn.asr.word_times import WordDelays
 from prnn.cli import main
 from prnn.transducer import Hypothesis, PhraseBias
 
@@ -267,6 +268,21 @@ def test_cues_whose_words_share_a_frame_do_not_overlap() -> None:
         write = TranscriptLines("srt")
         (_, end), (start, _) = ([*write(Path("a.wav"), transcript)][1].split(" --> ") for transcript in found)
         assert end <= start == "00:00:03,360"
+        assert found[0].words[-1].end <= found[1].words[0].start == pytest.approx(3.36)
+
+
+def test_words_of_utterances_that_end_for_their_length_do_not_overlap() -> None:
+    """Nor where the delays of the model, which move beginnings further than ends, would have them do so."""
+    recogniser = tone_recogniser()
+    recogniser.delays = WordDelays(0.25, 0.1)
+    stream = recogniser.stream(RATE, endpoint=EndpointRules())
+    a, space, b = recogniser.tokenizer.encode("a b")
+    stream._certain = Hypothesis([a, space, b, space, a], 0.0, [100, 110, 120, 122, 124], [-0.1] * 5)
+    stream._cut(4)
+    stream._end_utterance()
+    first, second = stream.utterances()
+    assert first.words[-1].end == second.words[0].start
+    assert first.pause == 0
 
 
 # Formats

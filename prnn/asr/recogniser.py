@@ -288,13 +288,15 @@ class RecogniserStream:
         self._certain = Hypothesis([], 0.0, [], [])
 
     def _add(self, nbest: list[Hypothesis], following: float = math.inf) -> None:
-        """Adds an utterance. No word follows it before that frame."""
+        """Adds an utterance, whose last word ends where a word emitted in that frame begins, or before it."""
         delays, frame_seconds = self._recogniser.delays, self._recogniser.frame_seconds
         found = transcript_of(nbest, self._recogniser.tokenizer, frame_seconds, delays)
         if found.words or self._endpoint is None:
             if self._endpoint is not None and found.words:
-                pause = following * frame_seconds - delays.begin - found.words[-1].end
-                found = replace(found, pause=min(self._endpoint.silence, pause))
+                latest, last = following * frame_seconds - delays.begin, found.words[-1]
+                last = last._replace(end=max(last.start, min(last.end, latest)))
+                pause = min(self._endpoint.silence, latest - last.end)
+                found = replace(found, words=(*found.words[:-1], last), pause=pause)
             self._utterances.append(found)
 
 
