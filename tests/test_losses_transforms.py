@@ -8,7 +8,7 @@ from torch import Tensor
 
 import prnn
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # a call for each of vmap's slices
+pytestmark = pytest.mark.filterwarnings("error:There is a performance drop")  # torch's, of operators without a rule
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 

@@ -18,6 +18,7 @@ from prnn._ops._torch_private import (
     is_undisturbed,
     set_forward_mode,
 )
+from prnn._ops._vmap import register_vmap
 
 library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -201,7 +202,7 @@ def differentiate(
     for_training: Callable[..., Sequence[Any]] | None = None,
 ) -> None:
     """Gives an operator its derivative, and has that of its `backward` operator, which `gradients` calls, fail with a
-    sentence.
+    sentence. torch.func.vmap calls both for each element.
 
     Args:
         setup: (ctx, inputs, outputs), with the operator's arguments as inputs; see torch.autograd.Function.
@@ -225,6 +226,8 @@ def differentiate(
         return [_second_derivative(first, *layout, refusal or once) if want else None for want, layout in pairs]
 
     _register(backward, keep_layouts, refuse, below[1], None)
+    register_vmap(forward, library)
+    register_vmap(backward, library)
 
 
 def _register(

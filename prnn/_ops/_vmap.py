@@ -20,7 +20,7 @@ def register_vmap(op: Any, library: torch.library.Library) -> None:
 
     def call_for_each(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
         if info.batch_size == 0:
-            raise ValueError("torch.func.vmap maps over a dimension of size 0; recurrent layers take at least 1")
+            raise ValueError("torch.func.vmap maps over a dimension of size 0; it must be at least 1")
         calls = [op(*_select(arguments, in_dims, index)) for index in range(info.batch_size)]
         if isinstance(calls[0], Tensor):
             return torch.stack(calls), 0

@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
-from prnn._ops._operator import differentiate, library, operator, with_own_node, without_dispatch
-from prnn._ops._vmap import register_vmap
+from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 
 __all__ = ["input_products"]
 
@@ -84,8 +83,6 @@ layer_norm_lstm_input_backward = operator(
     _backward_kernel,
     _backward_fake,
 )
-register_vmap(layer_norm_lstm_input, library)
-register_vmap(layer_norm_lstm_input_backward, library)
 _backward = without_dispatch(layer_norm_lstm_input_backward, 1)
 
 

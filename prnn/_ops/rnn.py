@@ -320,8 +320,8 @@ for _suffix, _tag in (_OF_HOST, getattr(torch.Tag, "cudagraph_unsafe", None)), (
         "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
         *(_rnn_backward, _rnn_backward_fake, [_tag] if _tag else []),
     )
-    register_vmap(rnn, library)
-    register_vmap(rnn_backward, library)
+    for _op in (rnn, rnn_backward) if _suffix else ():  # others are differentiate()'s
+        register_vmap(_op, library)
 differentiate(
     *(rnn, _setup, _gradients, rnn_backward),
     refusal="a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone: "
