@@ -41,7 +41,7 @@ LONG = "9" * 400
         ),
         *(
             (f'{{{GOOD}, "duration": 1, "offset": {value}}}', '"offset" is ')
-            for value in ("1e308", LONG, "null", "-1e-9")
+            for value in ("1e308", LONG, "[]", "-1e-9")
         ),
         (f'{{{GOOD}, "duration": {"9" * 5000}}}', "not a JSON object (Exceeds the limit"),
         (f'{{{GOOD}, "duration": 1, "speaker": {"9" * 5000}}}', "not a JSON object (Exceeds the limit"),
