@@ -60,18 +60,6 @@ py::dict to_dict(const prnnRNNInfo_t& info) {
                   "reserve_size"_a = info.reserveSize);
 }
 
-std::vector<std::string> gpu_names() {
-  std::vector<std::string> names;
-  for (const char* name; (name = prnnGetGPUName(static_cast<int>(names.size()))) != nullptr;) names.emplace_back(name);
-  return names;
-}
-
-std::string describe_gpu(const Handle& handle) {
-  char text[256];
-  check(prnnDescribeGPU(handle.get(), text, sizeof text), handle.get());
-  return text;
-}
-
 // A stack of recurrent layers: what prnnSetRNNDescriptor takes, and the input size. Pointers are integers, 0 is NULL.
 class Rnn {
  public:
@@ -320,7 +308,7 @@ class Rnn {
     return workspace + packed_size(sequences, 2);
   }
 
-  // Of an LSTM on the input of its gates: a call of sequences of one length.
+  // Prepares an LSTM on the input of its gates for sequences of one length.
   std::unique_ptr<GatesCall> prepare_gates(const Handle& handle, bool training, int steps, int batch) const {
     return std::make_unique<GatesCall>(handle, rnn_.get(), training, input_, steps, batch,
                                        normalize_ != PRNN_NORMALIZE_NONE, masks_.zoneoutExpectation);
@@ -639,26 +627,6 @@ class Rnn {
 }  // namespace
 
 void bind_persistent_rnn(py::module_& module) {
-  module.attr("RNN_RELU") = static_cast<int>(PRNN_RNN_RELU);
-  module.attr("RNN_TANH") = static_cast<int>(PRNN_RNN_TANH);
-  module.attr("LSTM") = static_cast<int>(PRNN_LSTM);
-  module.attr("GRU") = static_cast<int>(PRNN_GRU);
-  module.attr("SLSTM") = static_cast<int>(PRNN_SLSTM);
-  module.attr("SLSTM_EXP") = static_cast<int>(PRNN_SLSTM_EXP);
-  module.attr("PERSISTENT_BACKEND") = static_cast<int>(PRNN_PERSISTENT_BACKEND);
-  module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
-  module.attr("ENGINE_MMA") = static_cast<int>(PRNN_ENGINE_MMA);
-  module.attr("ENGINE_WGMMA") = static_cast<int>(PRNN_ENGINE_WGMMA);
-  module.attr("ENGINE_WGMMA_MULTICAST") = static_cast<int>(PRNN_ENGINE_WGMMA_MULTICAST);
-  module.attr("ENGINE_WGMMA_SPLIT_K") = static_cast<int>(PRNN_ENGINE_WGMMA_SPLIT_K);
-  module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
-  module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);
-  module.attr("WGRAD_MODE_SET") = static_cast<int>(PRNN_WGRAD_MODE_SET);
-  module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
-
-  module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
-  module.def("describe_gpu", &describe_gpu, "The GPU of a handle as a line of src/core/gpu_table.cc.");
-
   using namespace py::literals;
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")

@@ -67,7 +67,7 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Weig
 
 
 def _checked_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Sequence[Tensor]:
-    """Of an LSTM that takes gates. Parameters may have been replaced, or converted one by one."""
+    """Checks the weights of an LSTM that takes gates. Parameters may have been replaced, or converted one by one."""
     shapes, dtype, place = stack.gates_shapes, input.dtype, input.get_device()
     if len(weights) != len(shapes):
         raise ValueError(f"weights has {len(weights)} tensors; it must have {len(shapes)}, of shapes {shapes}")

@@ -1,4 +1,4 @@
-"""What the programs' options have in common. Nothing here imports torch, which --help does not need."""
+"""Options that the programs share. Nothing here imports torch, which --help does not need."""
 
 import argparse
 

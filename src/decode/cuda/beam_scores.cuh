@@ -117,7 +117,7 @@ __device__ __forceinline__ void BeamSearch<T, COLUMN_TILES, SLOT_TILES>::score_c
   LogSum log_sums[COLUMN_TILES];
   float blanks[COLUMN_TILES], pairs[COLUMN_TILES], kept[COLUMN_TILES];
   int kept_symbols[COLUMN_TILES];
-  // Of the columns' hypotheses: the first slot of their utterance; which others spell the same as they do with a
+  // For each column's hypothesis: the first slot of its utterance; which others spell the same as they do with a
   // symbol; the symbol with which they do as their partner's column.
   int first_slots[COLUMN_TILES], pair_symbols[COLUMN_TILES], pair_columns[COLUMN_TILES];
   unsigned pairs_of[COLUMN_TILES];

@@ -165,7 +165,7 @@ struct Group {
   __device__ __forceinline__ int stepping_slot(int column) const {
     return SLOT::kHasParents ? __shfl_sync(kWholeWarp, stepping_of_lane, column) : column;
   }
-  // Those behind the last: -1.
+  // -1 for columns behind the last.
   __device__ __forceinline__ int column_of_product(int column) const {
     const int s = stepping_slot(column);
     return column < stepping_count ? s : -1;

@@ -70,7 +70,7 @@ struct Results {
   int ahead;  // of the frames that come next it passes over so many
 };
 
-// What an utterance begins with. Of the lane's hypothesis: exists, score, rank.
+// The state that an utterance begins with. exists, score and rank are those of the lane's hypothesis.
 struct Beginning {
   int pool, length;
   bool resumes, is_dead;  // it goes on from its state, in which there is a hypothesis; there is none

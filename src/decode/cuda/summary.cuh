@@ -19,14 +19,14 @@ __device__ __forceinline__ float add_logs(float a, float b) {
 struct LogSum {
   float largest = kNever, sum = 0;
 
-  // Of a number or of none, kNever. Without branches, so that those of several columns are added side by side.
+  // Adds a number, or none: kNever. Without branches, so that those of several columns are added side by side.
   __device__ __forceinline__ void add(float log_value) {
     const float before = largest;
     largest = fmaxf(largest, log_value);
     const float shift = subtrahend();
     sum = sum * expf(before - shift) + expf(log_value - shift);
   }
-  // What is taken from logarithms: the largest, if there is one.
+  // The largest logarithm, which is taken from all; 0 if there is none.
   __device__ __forceinline__ float subtrahend() const { return largest == kNever ? 0 : largest; }
   __device__ __forceinline__ float log_sum() const { return largest + logf(sum); }
 };
@@ -68,7 +68,7 @@ __device__ __forceinline__ void add_up_lanes(LogSum (&sums)[COUNT]) {
   }
 }
 
-// The same of sums whose largest are each lane's own.
+// Adds up sums of all lanes, whose largest differ.
 __device__ __forceinline__ void add_up_lanes(LogSum& sum) {
   const float own = sum.largest;
   sum.largest = from_ordered(__reduce_max_sync(kWholeWarp, ordered(own)));

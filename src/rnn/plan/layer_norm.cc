@@ -56,7 +56,7 @@ bool choose_clusters(const GpuRow& row, const RnnProblem& p, Pass pass, Resident
   shape->cluster = shape->blocks = cluster;
   shape->units = hidden / cluster;
   shape->register_bytes = weight_bytes(p);
-  // Of few sequences float32's kernel, which multiplies on the multiply-add units without rounding, is faster than
+  // For few sequences float32's kernel, which multiplies on the multiply-add units without rounding, is faster than
   // tf32's. Measured on an H200.
   RnnProblem rounded = p;
   rounded.tf32 = p.tf32 && (hidden > 128 || shape->fewer_columns > 4);

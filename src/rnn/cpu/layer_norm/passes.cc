@@ -119,7 +119,7 @@ void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, c
   }
 }
 
-// What both passes read of a call, by timestep and sequence.
+// The arguments of a call that both passes read, by timestep and sequence.
 template <class T>
 struct NormCall {
   // zeros: [H]. rows: of the timestep at hand, where no row is kept.
