@@ -24,7 +24,6 @@ def is_computing(argv: Sequence[str], orig_argv: Sequence[str]) -> bool:
     arguments = _command_line(argv, orig_argv)
     if arguments is None:
         return True
-    # `prnn bench FAMILY --help` imports torch where the program of the family does.
     asks_for_help = arguments[1:2] in (["-h"], ["--help"]) or (
         arguments[:1] == ["bench"] and not {"-h", "--help"}.isdisjoint(arguments)
     )

@@ -1,5 +1,6 @@
 """The command line: help, what it prints, and, for input that cannot be used, one sentence and exit status 2."""
 
+import argparse
 import json
 import os
 import re
@@ -77,7 +78,7 @@ def test_help_says_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> 
     assert help_of(capsys, "run").startswith("usage: prnn run [-h] [--compat NAME[,NAME ...]] [--log] ")
     assert "a multiple of 40 (160)" in help_of(capsys, "export")
     bench = help_of(capsys, "bench")
-    assert "prnn bench --accelerator cpu rnn --help lists them" in bench
+    assert "prnn bench rnn --help lists both" in bench
     assert "timesteps (100)" in help_of(capsys, "bench", "--accelerator", "cpu", "rnn")
     assert "utterances in a batch (12)" in help_of(capsys, "bench", "--accelerator", "cpu", "train")
     for command in COMMANDS:
@@ -496,7 +497,12 @@ def test_output_that_nothing_takes(arguments: list[str], unbuffered: str) -> Non
 def test_bench_has_a_program_of_each_kind(capsys: pytest.CaptureFixture[str], family: str, device: str) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["bench", "--device", device, family, "--help"])
-    assert f"usage: prnn bench {family} " in capsys.readouterr().out
+    usage = f"usage: prnn bench --accelerator cpu {family} " if device == "cpu" else f"usage: prnn bench {family} "
+    assert capsys.readouterr().out.count(usage) == 1
+    assert main(["bench", family, "--help"]) == 0
+    both = capsys.readouterr().out
+    assert f"usage: prnn bench --accelerator cpu {family} " in both
+    assert f"usage: prnn bench {family} " in both
 
 
 @pytest.mark.parametrize("family", ["backends", "regret", "eager", "heads", "reset", "flashrnn"])
@@ -504,6 +510,23 @@ def test_bench_of_gpus_has_a_program(capsys: pytest.CaptureFixture[str], family:
     with pytest.raises(SystemExit, match="0"):
         main(["bench", family, "--help"])
     assert f"usage: prnn bench {family} " in capsys.readouterr().out
+
+
+def test_bench_offers_what_its_programs_know() -> None:
+    """Choices stand in the command lines, which are made without torch, and what they are in the programs."""
+    from prnn.bench import command_lines, decode, rnn_backends, rnn_heads, train_gpu
+
+    def choices(parser: argparse.ArgumentParser, option: str) -> list[str]:
+        (action,) = (action for action in parser._actions if option in action.option_strings)
+        return sorted(action.choices or ())
+
+    assert choices(command_lines.decode(), "--dtype") == sorted(decode._DTYPES)
+    assert choices(command_lines.rnn_backends(), "--types") == sorted(rnn_backends.TYPES)
+    assert choices(command_lines.rnn_backends(), "--cells") == sorted(rnn_backends.MODES)
+    assert choices(command_lines.rnn_heads(), "--cells") == sorted(rnn_heads.GATES)
+    assert choices(command_lines.rnn_heads(), "--only") == sorted(rnn_heads.RUNS)
+    assert choices(command_lines.train_gpu(), "--encoder") == sorted(train_gpu.ENCODERS)
+    assert choices(command_lines.train_gpu(), "--precision") == sorted(train_gpu.DTYPES)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ runpy.run_module("prnn", run_name="__main__")
         ("info --help", False),
         ("bench --help", False),
         ("bench data --help", False),
+        ("bench rnn --help", False),
+        ("bench --accelerator cpu compat measure --help", False),
+        ("bench decode -h", False),
+        ("bench jax --help", False),
         ("selftest --help", False),
         ("run --help", False),
         ("completion --help", False),
@@ -94,6 +98,8 @@ def test_what_begins_without_torch_has_it_at_its_first_use(argument: str) -> Non
         (["transcribe", "a", "b", "--format", "jsonn"], "did you mean jsonl?"),
         (["train", "--hiden", "5"], "did you mean --hidden?"),
         (["train", "--manifest", "a", "--valid", "a", "--cell", "lstn"], "did you mean lstm?"),
+        (["bench", "rn"], "did you mean rnn?"),
+        (["bench", "--accelerator", "cpu", "rnn", "--hiden", "5"], "did you mean --hidden?"),
         (["evaluate", "a", "b", "--zzz"], "unrecognized arguments: --zzz"),
     ],
 )
@@ -136,6 +142,9 @@ def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
     assert completed(script, "prnn", "train", "--model.loss", "t") == ["tdt"]
     assert "--hidden" in completed(script, "prnn", "train", "--h")
     assert completed(script, "prnn", "bench", "lo") == ["loss"]
+    assert completed(script, "prnn", "bench", "rnn", "--ta") == ["--targets"]
+    assert completed(script, "prnn", "bench", "--accelerator", "cpu", "rnn", "--fro") == ["--frozen"]
+    assert completed(script, "prnn", "bench", "decode", "--predictor", "s") == ["stateless"]
     assert completed(script, "prnn", "transcribe", "/etc/host") == completed(script, "prnn", "train", "/etc/host")
     assert main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out == f"autoload -U +X bashcompinit && bashcompinit\n{script}"

@@ -1,17 +1,10 @@
-"""prnn.compat.k2 beside k2 on the CPU, each in an environment of its own, since one Python seldom has both.
+"""prnn.compat.k2 beside k2 on the CPU, each in an environment of its own, since one Python seldom has both (options:
+command_lines.compat_cpu)."""
 
-    prnn bench --accelerator cpu compat measure prnn.compat.k2 prnn.npz
-    python prnn/bench/compat_cpu.py measure k2 k2.npz
-    prnn bench --accelerator cpu compat compare prnn.npz k2.npz
-
-The same calls on the same float32 inputs, forward and backward. Times are processor milliseconds, median of five,
-which other work on the machine disturbs little; OMP_NUM_THREADS=1 makes them times of one thread.
-"""
-
-import argparse
 import importlib
 import json
 import statistics
+import sys
 import time
 
 import numpy
@@ -95,19 +88,16 @@ def compare(ours, theirs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("measure", help="times a package's calls, and keeps their results")
-    command.add_argument("package", help="prnn.compat.k2 or k2")
-    command.add_argument("file", help="to write, .npz")
-    command.set_defaults(run=lambda arguments: measure(arguments.package, arguments.file))
-    command = commands.add_parser("compare", help="prints a table of both packages' files")
-    command.add_argument("ours", help="file of prnn.compat.k2")
-    command.add_argument("theirs", help="file of k2")
-    command.set_defaults(run=lambda arguments: compare(arguments.ours, arguments.theirs))
-    arguments = parser.parse_args()
-    arguments.run(arguments)
+    from prnn.bench import command_lines
+
+    arguments = command_lines.compat_cpu().parse_args()
+    if arguments.command == "measure":
+        measure(arguments.package, arguments.file)
+    else:
+        compare(arguments.ours, arguments.theirs)
 
 
 if __name__ == "__main__":  # where prnn is not: in k2's environment
-    main()
+    if len(sys.argv) != 4 or sys.argv[1] != "measure":
+        sys.exit("usage: python prnn/bench/compat_cpu.py measure k2 FILE.npz")
+    measure(*sys.argv[2:])

@@ -1,12 +1,6 @@
-"""The losses of prnn.compat beside the packages that they stand in for: the same call, forward and backward, on a GPU.
+"""The losses of prnn.compat beside the packages that they stand in for, on a GPU (options:
+command_lines.compat_gpu)."""
 
-    prnn bench compat [--only NAME ...] [--json FILE]
-
-Milliseconds (median) and peak MiB of a step, float32, as prnn.bench.losses_gpu measures them, for the packages that can
-be imported. The ratio is the package's time over prnn's, "difference" that of the gradients, relative to the largest.
-"""
-
-import argparse
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +8,10 @@ from typing import Any
 
 import torch
 
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
 from prnn.bench.losses_gpu import attempt
-from prnn.bench.options import add_json, require_gpu
+from prnn.bench.options import require_gpu
 
 RNNT_SHAPES = [(16, 150, 40, 28), (64, 150, 20, 5000), (16, 1500, 300, 50)]
 CTC_SHAPES = [(16, 150, 40, 28), (32, 500, 80, 500), (32, 500, 80, 5000)]
@@ -80,9 +75,7 @@ def measure(name: str, module: str, shape: tuple[int, ...], x: torch.Tensor, los
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[""], help="packages whose names begin so")
-    add_json(parser)
+    parser = command_lines.compat_gpu()
     arguments = parser.parse_args()
     require_gpu(parser)
     rows = []

@@ -1,24 +1,5 @@
-"""Greedy search of a transducer: microseconds a symbol, and seconds of audio a second.
-
-    prnn bench --accelerator cpu decode [--batch 1 16] [--frames 188] [--classes 1025] [--predictor lstm] [--layers 1]
-                                        [--hidden 640] [--joiner 640] [--tdt] [--dtype float32] [--rate 0.3]
-                                        [--frame-ms 80] [--beam 4] [--seconds 1] [--threads 2] [--json FILE]
-    prnn bench --accelerator cpu decode --streams 1 16 [--chunk-ms 160 320] [--encoder-layers 3] [--encoder-hidden 320]
-                                        [--encoder-projection 0] [--sherpa] ...
-
-A predictor and a joiner with random weights, the blank's bias such that a frame has `--rate` symbols; random encoder
-frames, all of one length. Searches of the same modules: `libprnn`, where it has one for them, `steps`, which serves
-modules of any class (docs/transducer.md), and `NeMo`, greedily with an LSTM where its package is installed, on a GPU in
-CUDA graphs. `ms` is the median time of a search of the batch, with the results on
-the host; `us a symbol` is that over the symbols of the longest transcript, `audio s/s` the audio of the batch, of
-frames of `--frame-ms`, over it. With `--beam`, each of them searches with a beam of that size, too, at most one symbol
-a frame. On a GPU, `launch` is the library's call alone, as a program in C has it: the median time of a replay of its
-CUDA graph, from projected frames and prepared weights to results on the GPU.
-
-With `--streams`, N streams of a random model with recurrent layers go through a `StreamPool` chunk by chunk: `ms` is
-the median time of a chunk of all streams, from their samples to their symbols on the host, features, encoder and search
-included. On a GPU the samples lie in one array of pinned memory.
-"""
+"""Greedy and beam search of a transducer: microseconds a symbol, seconds of audio a second (options:
+command_lines.decode)."""
 
 from __future__ import annotations
 
@@ -34,12 +15,11 @@ from torch import Tensor
 
 import prnn
 from prnn._errors import NotSupportedError
-from prnn._fields import Within, number_parser
 from prnn._ops import transducer_search as library
 from prnn._ops.transducer_search import BeamFound, Found
+from prnn.bench import command_lines
 from prnn.bench.decode_nemo import nemo_search
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 from prnn.bench.timing import time_graph
 from prnn.transducer import Joiner, RecurrentPredictor, StatelessPredictor
 from prnn.transducer.hypothesis import Decoder, best_lists, found_hypotheses
@@ -196,36 +176,12 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> list[dict[st
 
 def main(arguments: Sequence[str], device: str) -> None:
     """Runs the program with these options on "cpu" or "gpu"."""
-    parser = argparse.ArgumentParser(
-        prog="prnn bench decode",
-        description=(__doc__ or "").partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--batch", type=COUNT, nargs="+", default=[1, 16, 128] if device == "gpu" else [1, 16])
-    parser.add_argument("--frames", type=COUNT, default=188)
-    parser.add_argument("--classes", type=COUNT, default=1025)
-    parser.add_argument("--predictor", choices=("lstm", "gru", "stateless"), default="lstm")
-    parser.add_argument("--layers", type=COUNT, default=1)
-    parser.add_argument("--hidden", type=COUNT, default=640)
-    parser.add_argument("--joiner", type=COUNT, default=640)
-    parser.add_argument("--tdt", action="store_true", help="a token-and-duration transducer, durations 0 to 4")
-    parser.add_argument("--dtype", choices=tuple(_DTYPES), default="float32")
-    parser.add_argument("--rate", type=SECONDS, default=0.3, help="symbols a frame")
-    parser.add_argument("--beam", type=COUNT, help="measure beam searches of this size, too")
-    parser.add_argument("--frame-ms", type=SECONDS, default=80.0, help="audio of an encoder frame")
-    parser.add_argument("--seconds", type=SECONDS, default=1.0, help="of each measurement")
-    parser.add_argument("--threads", type=THREADS, help="of a CPU; all unless told otherwise")
-    group = parser.add_argument_group("streams")
-    group.add_argument("--streams", type=COUNT, nargs="+", metavar="N", help="measure so many streams, chunk by chunk")
-    group.add_argument("--chunk-ms", type=SECONDS, nargs="+", metavar="MS", default=[160.0, 320.0])
-    group.add_argument("--encoder-layers", type=COUNT, default=3)
-    group.add_argument("--encoder-hidden", type=COUNT, default=320)
-    group.add_argument("--encoder-projection", type=number_parser(int, Within(0)), default=0)
-    group.add_argument("--sherpa", action="store_true", help="sherpa-onnx with the exported model in the same run")
-    add_json(parser)
+    parser = command_lines.decode()
     options = parser.parse_args(arguments)
     if device == "gpu" and not torch.cuda.is_available():
         parser.error("torch can use no GPU here; measure the CPU with prnn bench --accelerator cpu decode")
+    if options.batch is None:
+        options.batch = [1, 16, 128] if device == "gpu" else [1, 16]
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.sherpa and (not options.streams or device == "gpu" or options.predictor != "stateless" or options.tdt):

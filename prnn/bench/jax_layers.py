@@ -1,18 +1,8 @@
-"""Recurrent layers in JAX: microseconds a timestep of prnn.jax, of lax.scan and of jax.experimental.rnn, in one run.
-
-    prnn bench [--accelerator cpu] jax [--cells lstm gru rnn] [--hidden 128 512] [--batch 16 256] [--steps 256]
-                                       [--dtype float32] [--what forward training] [--seconds 1] [--json FILE]
-
-One layer, input size = H, jitted, all sequences whole. `scan` is the better of lax.scan with unroll 1 and 8 of a
-written cell, whose product on the inputs is made for all timesteps at once; `experimental` is jax.experimental.rnn,
-which has cuDNN's LSTM in float32 and runs on a GPU alone. `training` is the forward pass and the gradients of the
-parameters and inputs. The programs run in turns for `--seconds` each; the times are medians, with the results ready:
-on a GPU those of eight calls one after the other, so that a call is handed over while the one before runs.
-"""
+"""Recurrent layers in JAX: prnn.jax, lax.scan and jax.experimental.rnn in one run (options:
+command_lines.jax_layers)."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn.jax
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, SECONDS, add_json
 
 Program = Callable[[], Any]
 
@@ -111,15 +101,7 @@ def measure(runs: dict[str, Program], seconds: float, steps: int, calls: int) ->
 
 def main(argv: Sequence[str], device: str) -> None:
     """device: "cpu" or "gpu"."""
-    parser = argparse.ArgumentParser(prog="prnn bench jax", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cells", nargs="+", choices=["lstm", "gru", "rnn"], default=["lstm", "gru"])
-    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[128, 512], help="units (128 512)")
-    parser.add_argument("--batch", nargs="+", type=COUNT, default=[16, 256], help="sequences (16 256)")
-    parser.add_argument("--steps", type=COUNT, default=256, help="timesteps (256)")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--what", nargs="+", choices=["forward", "training"], default=["forward", "training"])
-    parser.add_argument("--seconds", type=SECONDS, default=1.0, help="of each program (1)")
-    add_json(parser)
+    parser = command_lines.jax_layers()
     options = parser.parse_args(argv)
     if device == "gpu" and jax.default_backend() != "gpu":
         parser.error(f"jax can use no GPU here; its backend is {jax.default_backend()}")

@@ -1,15 +1,5 @@
-"""Times the losses on the CPU against torch: `prnn bench --device cpu loss [--repeats 7] [--quick] [--cpu-time]
-[--ctc-costs]`.
+"""Losses on the CPU against torch's, in turns in one process (options: command_lines.losses_cpu)."""
 
-Every line is one shape: median milliseconds of a forward and backward pass from float32 logits, for prnn and for its
-rival, taken in turns in this process, and their ratio. With --cpu-time it is the time that the processor spent, over
-all threads, which other work on the machine disturbs less. With --ctc-costs it is CTC alone, with gradients and
-without. The rivals: for CTC torch's own loss on the CPU, log-softmax included; for RNN-T a loop over anti-diagonals in
-torch with autograd, and where they are importable torchaudio and warprnnt_numba; for TDT and multi-blank such a loop,
-and rnnt_loss on the same logits for a yardstick.
-"""
-
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -19,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.duration_losses import FAMILIES, problem
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, add_json
 
 CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
 CTC_SHAPES += [(n, frames, frames // 4, 28) for frames in (8, 20, 50) for n in (1, 8, 32)]
@@ -162,12 +152,7 @@ def bench_durations(repeats: int, quick: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=COUNT, default=7, help="runs of each, in turns; the median is printed")
-    parser.add_argument("--quick", action="store_true", help="small shapes only")
-    parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads instead of elapsed time")
-    parser.add_argument("--ctc-costs", action="store_true", help="CTC alone, with gradients and without")
-    add_json(parser)
+    parser = command_lines.losses_cpu()
     options = parser.parse_args()
     if options.cpu_time:
         global clock

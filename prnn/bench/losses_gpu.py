@@ -1,29 +1,5 @@
-"""Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
+"""Losses on the GPU beside every rival that can be imported (options: command_lines.losses_gpu)."""
 
-    prnn bench loss [--only rnnt,ctc,durations] [--kernels] [--host [alone]] [--shapes FILE [--every N]] [--json FILE]
-
---kernels adds what each of prnn's kernels takes in a step of the RNN-T and CTC tables, by torch's profiler.
-
---host adds what a step of small problems takes in a loop that waits for nothing, which is the host's time where the GPU
-needs less: as torch does it, and in one thread (torch.autograd.set_multithreading_enabled(False)), without which
-backward() runs in another; and what it takes of the GPU alone, by replays of a CUDA graph, where one can be made of it.
-Beside the rivals an autograd function that does nothing. "--host alone" leaves out the other tables.
-
---shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
-npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
-batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches 8 to 23, or over every --every-th of
-them. "pruned to 5" is its pruned loss: ranges from the smoothed simple loss, whose gradient is not asked for, then the
-loss of the cells within them; "largest error" is that of its gradients, relative to float64, on the first batch.
-
-"durations" has TDT and multi-blank from logits, and TDT with its joiner, of whose peak the gradients are a part.
-
-Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, fast_rnnt, warprnnt_numba, apex's transducer,
-torch.nn.functional.ctc_loss (torch's own and cuDNN's), those of them that can be imported; for TDT and multi-blank a
-loop over anti-diagonals in torch operations. Every cell is measured here, one after the other in one process; "ratio"
-is the best rival's time over prnn's. "prnn, in place" is prnn with inplace=True.
-"""
-
-import argparse
 import importlib.util
 import re
 import statistics
@@ -35,9 +11,10 @@ import numpy as np
 import torch
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.duration_losses import DURATIONS, FAMILIES, problem
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, add_json, require_gpu
+from prnn.bench.options import require_gpu
 
 RNNT_SHAPES = [
     *[(n, 150, 40, 28) for n in (1, 16, 128)],
@@ -494,15 +471,7 @@ def host_table(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s), or none")
-    parser.add_argument("--kernels", action="store_true", help="also the times of prnn's kernels")
-    parser.add_argument(
-        "--host", nargs="?", const="too", choices=("too", "alone"), help="also the host's time of small problems"
-    )
-    parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
-    parser.add_argument("--every", type=COUNT, default=1, help="of those batches, every N-th (%(default)s)")
-    add_json(parser)
+    parser = command_lines.losses_gpu()
     options = parser.parse_args()
     tables = options.only.split(",")
     for name in tables:

@@ -1,19 +1,6 @@
-"""The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
+"""The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND (options:
+command_lines.rnn_backends)."""
 
-    prnn bench backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
-        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected [2]]
-        [--points FILE.csv ...] [--random COUNT SEED] [--algorithms] [--processes 8] [--seconds 600] [--csv FILE]
-        [--json FILE]
-
-Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
-step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
-cuDNN has been well ahead three times. Rows are printed as they come, in microseconds a timestep; ratios are cuDNN's
-time over the resident kernels'. --points measures the points of files anew, --random layers drawn to check the choice.
---algorithms adds cuDNN's algorithms, called directly: those that the library chooses from. Most of the time goes into
-preparing calls: several processes prepare theirs at the same time, and have the GPU in turns.
-"""
-
-import argparse
 import concurrent.futures
 import itertools
 import math
@@ -31,15 +18,13 @@ import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._measured import ALONE, Turn, replay_time
-from prnn.bench import cudnn_rnn, rnn_ratios
+from prnn.bench import command_lines, cudnn_rnn, rnn_ratios
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, PROBABILITY, SECONDS, add_json, require_gpu
+from prnn.bench.options import require_gpu
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND}
-HIDDEN = (64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048)
-BATCHES = (1, 4, 8, 16, 32, 48, 64, 72, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
 ALGORITHMS = ("standard", "static", "small-H")
 # Sizes of random layers: some lie between those of the table, and some are no multiples of 8 or 16.
 RANDOM_HIDDEN = (16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 192, 200, 224, 256, 300, 320, 384)
@@ -283,32 +268,7 @@ def random_tasks(count: int, seed: int, algorithms: tuple[str, ...] = ()) -> lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
-    parser.add_argument("--cells", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--hidden", nargs="+", type=COUNT, default=list(HIDDEN))
-    parser.add_argument("--layers", nargs="+", type=COUNT, default=[1])
-    parser.add_argument("--directions", nargs="+", type=int, choices=[1, 2], default=[1])
-    parser.add_argument("--batches", nargs="+", type=COUNT, default=list(BATCHES))
-    parser.add_argument("--steps", type=COUNT, help="timesteps; by default fewer for large layers")
-    parser.add_argument("--ragged", action="store_true", help="sequences of different lengths")
-    parser.add_argument(
-        "--projected", type=COUNT, nargs="?", const=2, default=0, help="LSTMs with a projection to H over that, 2"
-    )
-    parser.add_argument("--dropout", type=PROBABILITY, default=0, help="between the layers, in training")
-    parser.add_argument(
-        "--algorithms", action="store_true", help="times of cuDNN's algorithms, too; of one plain layer"
-    )
-    parser.add_argument("--points", nargs="+", metavar="FILE", help="measures the points of these files instead")
-    parser.add_argument(
-        "--random", nargs=2, type=COUNT, metavar=("COUNT", "SEED"), help="measures random layers instead"
-    )
-    parser.add_argument("--processes", type=COUNT, default=1, help="that prepare calls at the same time")
-    parser.add_argument("--seconds", type=SECONDS, default=600, help="no point is begun after this time")
-    parser.add_argument(
-        "--csv", metavar="FILE", help="where the rows go; the build reads bench/results/rnn_backends_*.csv"
-    )
-    add_json(parser)
+    parser = command_lines.rnn_backends()
     arguments = parser.parse_args()
     require_gpu(parser)
     until = time.monotonic() + arguments.seconds

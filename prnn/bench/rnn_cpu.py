@@ -1,20 +1,5 @@
-"""prnn.nn.LSTM and GRU against torch.nn's on the CPU: time of inference and of a training step, and their ratios.
+"""Recurrent layers on the CPU: prnn.nn's against torch.nn's (options: command_lines.rnn_cpu; sLSTM: rnn_slstm.py)."""
 
-    prnn bench --device cpu rnn [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM slstm]
-                                [--hidden 256] [--dtype bfloat16] [--state] [--layers 4] [--frozen 3]
-
-Input size = hidden size, one layer unless --layers says more. Both modules have the same weights and run in turn in one
-process, many times, so that whatever else the machine does meets both; a run is one call, or as many as take half a
-millisecond. `ratio` is torch's time over prnn's (more than 1: prnn is faster), of the two fastest runs and, in
-brackets, the median over the pairs of neighbouring runs. A training step is the forward pass and the gradients of input
-and weights, with --frozen those of the weights above so many layers. With --state the calls are given initial states,
-as those of a stream are. The cell slstm, one layer without a state, has a table of its own, rnn_slstm.py.
-
---cpu-time takes one thread's processor time in place of the clock's: what to use on a machine with other work, where a
-thread that waits for its partner mostly measures the scheduler.
-"""
-
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -22,9 +7,8 @@ from collections.abc import Callable
 import torch
 
 import prnn
-from prnn.bench import rnn_slstm
+from prnn.bench import command_lines, rnn_slstm
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 
 RUN = 0.5e-3  # seconds, at least
 
@@ -72,26 +56,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=THREADS, default=2, help="OpenMP threads (%(default)s)")
-    parser.add_argument("--steps", type=COUNT, default=100, help="timesteps (%(default)s)")
-    parser.add_argument("--seconds", type=SECONDS, default=1.5, help="per measurement (%(default)s)")
-    parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
-    parser.add_argument(
-        "--cells", nargs="+", default=["LSTM", "GRU"], choices=["LSTM", "GRU", "RNN", "slstm"], help="(LSTM GRU)"
-    )
-    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024], help="hidden units (256 512 1024)")
-    parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 16], help="sequences at once (1 4 16)")
-    parser.add_argument(
-        "--what", nargs="+", default=["inference", "training"], choices=["inference", "training"], help="(both)"
-    )
-    parser.add_argument(
-        "--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"], help="(%(default)s)"
-    )
-    parser.add_argument("--state", action="store_true", help="calls are given initial states")
-    parser.add_argument("--layers", type=COUNT, default=1, help="(%(default)s)")
-    parser.add_argument("--frozen", type=int, default=0, help="the lowest layers, that train nothing (%(default)s)")
-    add_json(parser)
+    parser = command_lines.rnn_cpu()
     options = parser.parse_args()
     if not 0 <= options.frozen < options.layers:
         parser.error(f"--frozen is {options.frozen}; it must be 0 to --layers - 1 = {options.layers - 1}")

@@ -1,16 +1,5 @@
-"""Eager calls of small float32 layers, as torch ships it (tf32), beside torch.nn's: the host's time counts.
+"""Eager calls of small float32 layers beside torch.nn's: the host's time counts (options: command_lines.rnn_eager)."""
 
-    prnn bench eager [--json FILE] >eager.csv
-    prnn bench eager --summary eager.csv [--json FILE]
-
-Wall time of a call, microseconds: inference, a training step with all gradients, one with the input's alone, as of a
-frozen layer, the forward pass alone of one with all; for one sequence, those of an input (T, I), too; and for up to 8
-timesteps a training step that calls the layer for each. Medians of turns in random order, of some calls each, on a GPU
-that nobody else uses. The columns prnn_share and behind that
---summary FILE prints are prnn's time over torch.nn's, the geometric mean, and how many points are more than 3 % behind.
-"""
-
-import argparse
 import csv
 import gc
 import itertools
@@ -26,8 +15,9 @@ from pathlib import Path
 import torch
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import add_json, require_gpu
+from prnn.bench.options import require_gpu
 
 TURNS, CALLS = 5, 6
 INFERENCE, STEP, FROZEN, FORWARD = "inference", "training step", "frozen training step", "forward with gradients"
@@ -143,9 +133,7 @@ def summarise(path: Path, json: str | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="the table of a file that was written before")
-    add_json(parser)
+    parser = command_lines.rnn_eager()
     arguments = parser.parse_args()
     if arguments.summary is None:
         require_gpu(parser)

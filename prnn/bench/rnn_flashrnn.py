@@ -1,16 +1,5 @@
-"""Recurrent layers on a GPU: prnn beside FlashRNN in bfloat16, microseconds per timestep, forward and train.
+"""Recurrent layers on a GPU: prnn beside FlashRNN in bfloat16 (options: command_lines.rnn_flashrnn)."""
 
-    prnn bench flashrnn [--steps 256] [--batch 16] [--repeats 7] [--json FILE]
-
-"recurrence" is what FlashRNN computes: a layer without its input product. prnn runs it with PRNN_SKIP_INPUT: forward,
-data gradient and weight gradient. "with input" adds the input product: prnn's module, and torch's linear layer before
-FlashRNN. Forward is inference; train is forward and backward of all gradients. FlashRNN is the faster of its fused and
-its alternating backend, in the layout that it has inside, so that nothing is transposed. prnn is replayed from a CUDA
-graph. FlashRNN, which cannot be captured, is launched five times in a row, so that nothing waits for the launches.
-Ratios are FlashRNN's time over prnn's. All of a point is measured in one run, one after the other.
-"""
-
-import argparse
 import importlib.util
 import math
 import sys
@@ -20,8 +9,9 @@ import torch
 
 import prnn
 from prnn._ops._handles import handle
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, MODULES, add_json, require_gpu
+from prnn.bench.options import MODULES, require_gpu
 from prnn.bench.timing import Times, per_step, time_calls, time_graph
 
 POINTS = [("lstm", 512), ("lstm", 768), ("lstm", 1024), ("lstm", 1536), ("rnn", 1024)]
@@ -149,11 +139,7 @@ def time_flashrnn(cell: str, x: torch.Tensor, dy: torch.Tensor, repeats: int) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=COUNT, default=256)
-    parser.add_argument("--batch", type=COUNT, default=16)
-    parser.add_argument("--repeats", type=COUNT, default=7)
-    add_json(parser)
+    parser = command_lines.rnn_flashrnn()
     arguments = parser.parse_args()
     require_gpu(parser)
     if importlib.util.find_spec("flashrnn") is None:

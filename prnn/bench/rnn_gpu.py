@@ -1,16 +1,7 @@
 """Recurrent layers on a GPU: prnn against cuDNN, called directly and through torch, microseconds per timestep.
 
-    prnn bench rnn [--dtype float16 bfloat16 float32] [--targets] [--json FILE]
-    prnn bench rnn [--cells lstm gru rnn slstm] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
-    prnn bench rnn --tune [--dtype float16] [--cells lstm] [--hidden 1024] [--batch 16]
-    prnn bench rnn --modules [float64] ["dropout 0.1"]
-
-Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "cuDNN" is the best of
-its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
-from a CUDA graph; "torch" is torch.nn's module, which picks among the algorithms itself, replayed. prnn is replayed.
-Ratios are cuDNN's time over prnn's. All of a point is measured in one run, one after the other.
---modules has a table of its own: rnn_modules.py; --layer-norm: rnn_layer_norm.py; the cell slstm, which cuDNN has not:
-rnn_slstm.py.
+Options: command_lines.rnn_gpu. Tables of their own: --modules rnn_modules.py, --layer-norm rnn_layer_norm.py, --tune
+rnn_tune.py, the cell slstm, which cuDNN has not, rnn_slstm.py.
 """
 
 import argparse
@@ -21,9 +12,9 @@ from collections.abc import Iterator
 import torch
 
 import prnn
-from prnn.bench import cudnn_rnn, rnn_layer_norm, rnn_modules, rnn_slstm, rnn_tune
+from prnn.bench import command_lines, cudnn_rnn, rnn_layer_norm, rnn_modules, rnn_slstm, rnn_tune
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, MODULES, add_json, require_gpu
+from prnn.bench.options import MODULES, require_gpu
 from prnn.bench.timing import Times, per_step, time_calls, time_graph, time_module
 
 # (hidden size, batches) of one layer of every cell, and of five LSTM layers.
@@ -63,30 +54,7 @@ def points(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    types = ["float32", "tf32", "float16", "bfloat16"]
-    parser.add_argument("--dtype", nargs="+", choices=types, default=["float16"])
-    parser.add_argument(
-        "--targets", action="store_true", help="the sizes of the tables in docs/resident_kernels_measured.md"
-    )
-    parser.add_argument("--cells", nargs="+", choices=[*MODULES, "slstm"], default=list(MODULES))
-    parser.add_argument("--layers", nargs="+", type=COUNT, default=[1])
-    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024, 2048])
-    parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 8, 16, 32, 64])
-    parser.add_argument("--steps", type=COUNT, default=256)
-    parser.add_argument("--repeats", type=COUNT, default=7)
-    parser.add_argument("--tune", action="store_true", help="measure how to split the layers instead: rnn_tune.py")
-    parser.add_argument(
-        "--modules",
-        nargs="*",
-        metavar="WORD",
-        help="torch.nn and prnn.nn alone, on layers of many kinds, or the rows with WORD",
-    )
-    parser.add_argument(
-        "--layer-norm", action="store_true", help="LayerNormLSTM, LSTM and GRU with masks, beside torch operations"
-    )
-    add_json(parser)
-    parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
+    parser = command_lines.rnn_gpu()
     arguments = parser.parse_args()
     require_gpu(parser)
     if arguments.modules is not None:

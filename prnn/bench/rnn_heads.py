@@ -1,14 +1,5 @@
-"""Layers with heads (block-diagonal recurrent weights) beside torch on a GPU, microseconds per timestep.
+"""Layers with heads (block-diagonal recurrent weights) beside torch on a GPU (options: command_lines.rnn_heads)."""
 
-    prnn bench heads [--cells lstm gru rnn] [--heads 8] [--size 512] [--batch 16] [--steps 256] [--json FILE]
-
-Forward is inference; train is forward and backward of all gradients. The input is as wide as the output, heads * size.
-"cuDNN" is torch.nn's layer once for every head, their outputs side by side; "torch" is written out, a batched product
-of all heads and the cell's operations a timestep. All are replayed from CUDA graphs. Ratios are the rival's time over
-prnn's. All of a point is measured in one run, one after the other. Data are bfloat16.
-"""
-
-import argparse
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +8,9 @@ import torch
 from torch import Tensor
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, MODULES, add_json, require_gpu
+from prnn.bench.options import MODULES, require_gpu
 from prnn.bench.timing import per_step, time_graph
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -88,15 +80,7 @@ def measure(run: Run, parameters: list[Tensor], x: Tensor, dy: Tensor, repeats: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", nargs="+", default=list(GATES), choices=list(GATES))
-    parser.add_argument("--heads", type=COUNT, nargs="+", default=[8])
-    parser.add_argument("--size", type=COUNT, nargs="+", default=[512], help="hidden units of a head")
-    parser.add_argument("--batch", type=COUNT, nargs="+", default=[16])
-    parser.add_argument("--steps", type=COUNT, default=256)
-    parser.add_argument("--repeats", type=COUNT, default=5)
-    parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS))
-    add_json(parser)
+    parser = command_lines.rnn_heads()
     arguments = parser.parse_args()
     require_gpu(parser)
     rivals = [name for name in arguments.only if name != "prnn"]

@@ -1,17 +1,6 @@
-"""Peak memory of a training step of torch.nn's and prnn.nn's recurrent layers.
+"""Peak memory of a training step of torch.nn's and prnn.nn's recurrent layers (options:
+command_lines.rnn_memory_cpu and rnn_memory_gpu)."""
 
-    prnn bench memory [--steps 256] [--backend best] [--json FILE]
-    prnn bench --accelerator cpu memory [--json FILE]
-
-On a GPU: MiB at the peak of forward and backward with the gradients of input and parameters, in torch's allocator:
-input, parameters, their gradients and the output's gradient included, cuDNN's and cuBLAS's own memory not.
-
-On the CPU: MB by which a process's largest resident set, after such a step, exceeds what was resident before, where the
-layer has run on one timestep and input and the output's gradient lie in memory. Each number is from a process of its
-own.
-"""
-
-import argparse
 import resource
 import subprocess
 import sys
@@ -22,8 +11,9 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, add_json, require_gpu
+from prnn.bench.options import require_gpu
 
 MIB, MB = 1 << 20, 10**6
 PACKAGES = {"torch": torch.nn, "prnn": prnn.nn}
@@ -182,15 +172,7 @@ def measure_on_gpu(steps: int, backend: str) -> list[Row]:
 
 def main(argv: Sequence[str], device: str) -> None:
     """Measures on "cpu" or "gpu"."""
-    parser = argparse.ArgumentParser(
-        prog="prnn bench memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    if device == "gpu":
-        parser.add_argument("--steps", type=COUNT, default=256)
-        parser.add_argument("--backend", choices=["persistent", "cudnn", "best"], default="best")
-    else:
-        parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "POINT"), help="one number alone, of this process")
-    add_json(parser)
+    parser = command_lines.rnn_memory_gpu() if device == "gpu" else command_lines.rnn_memory_cpu()
     arguments = parser.parse_args(argv)
     if device == "gpu":
         require_gpu(parser)

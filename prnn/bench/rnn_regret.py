@@ -1,16 +1,11 @@
-"""How far the library's choice between cuDNN and the resident kernels is behind the faster of the two.
+"""How far the library's choice between cuDNN and the resident kernels is behind the faster of the two."""
 
-    prnn bench regret FILE.csv ... [--gpu H200]
-
-The files are rnn_backends.py's. A GPU is not needed: the choice is that of the plans for the GPU's row.
-"""
-
-import argparse
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from prnn import _C
+from prnn.bench import command_lines
 from prnn.bench.rnn_ratios import MANY_STEPS, PASSES, Point, read
 
 CELLS = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
@@ -50,9 +45,7 @@ def regret(gpu: str, points: Iterable[Point]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--gpu", help="the row whose plans choose; by default that of the GPU measured")
+    parser = command_lines.rnn_regret()
     arguments = parser.parse_args()
     measured_on, points = read(arguments.files)
     print("\n".join(regret(arguments.gpu or measured_on, points)))

@@ -1,19 +1,6 @@
-"""Layers with reset=, as reinforcement learning trains them, beside TorchRL's Triton kernels, us per timestep.
+"""Layers with reset=, as reinforcement learning trains them, beside TorchRL's Triton kernels (options:
+command_lines.rnn_reset)."""
 
-    prnn bench reset [--cells lstm gru] [--types float32 bfloat16] [--hidden 128 256 512 1024] [--batch 16 64 256 1024]
-        [--rival none forward train] [--compile I K] [--seconds 80] [--lock FILE] [--json FILE]
-
-Forward / training step with the gradients of input and parameters, eager (the host's time counts) and replayed from a
-CUDA graph. One layer, input size = hidden size, 1 % of the timesteps reset. float32 in tf32, and bfloat16: prnn's layer
-and its data are of that type, TorchRL's data is float32 and its recurrent product bfloat16. Its kernels are tuned anew
-for every number of sequences. Most of the time goes into compiling them, up to a minute a variant: --compile I K does
-nothing else, with every Kth from the Ith on, for Triton's cache; processes with the same --lock measure in turns.
---rival forward leaves TorchRL's training out: from 512 units on, most of its backward kernels do not fit. Ratios are
-TorchRL's time over prnn's. "torch loop" is a Python loop over torch.nn's cell, for where TorchRL is not installed. "-"
-did not run, or cannot be captured: the reason is on stderr.
-"""
-
-import argparse
 import contextlib
 import fcntl
 import math
@@ -25,8 +12,9 @@ from typing import Any
 import torch
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import add_json, require_gpu
+from prnn.bench.options import require_gpu
 from prnn.bench.timing import time_calls, time_graph
 
 try:
@@ -170,18 +158,7 @@ def turn(path: str | None) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", nargs="+", default=["lstm", "gru"], choices=["lstm", "gru"])
-    parser.add_argument("--types", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    parser.add_argument("--hidden", type=int, nargs="+", default=[128, 256, 512, 1024])
-    parser.add_argument("--batch", type=int, nargs="+", default=[16, 64, 256, 1024])
-    parser.add_argument("--steps", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--rival", default="train", choices=["none", "forward", "train"], help="what of TorchRL runs")
-    parser.add_argument("--compile", type=int, nargs=2, metavar=("I", "K"), help="compiles only; not under --lock")
-    parser.add_argument("--lock", metavar="FILE", help="whose lock the GPU's time goes by, among several processes")
-    add_json(parser)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no row is begun after so many")
+    parser = command_lines.rnn_reset()
     arguments = parser.parse_args()
     require_gpu(parser)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True

@@ -1,16 +1,5 @@
-"""A training step of the digits recipe's model on the CPU, part by part, and its encoder layers against torch's.
+"""A training step of the digits recipe's model on the CPU, part by part (options: command_lines.train_cpu)."""
 
-    prnn bench --device cpu train [--threads 2] [--seconds 5] [--batch 12] [--hidden 256] [--cpu-time]
-
-Random features and targets of the recipe's sizes: utterances of 1 to 4 s, 5 to 25 characters out of 16. A part's time
-is the median over the runs; parts are forward, "backward" is that of all of them. The last lines run the encoder's
-recurrent layers alone, forward and backward over the same packed batch, in turn with torch.nn.LSTM; `ratio` is torch's
-time over prnn's, the median over pairs of neighbouring runs.
-
---cpu-time takes one thread's processor time in place of the clock's, for a machine with other work.
-"""
-
-import argparse
 import statistics
 import time
 from collections import defaultdict
@@ -20,8 +9,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.json_rows import processor, write_rows
-from prnn.bench.options import COUNT, SECONDS, THREADS, add_json
 from prnn.transducer import Transducer, TransducerConfig
 
 SYMBOLS = 17
@@ -76,13 +65,7 @@ def layers_step(layers: torch.nn.Module, packed: PackedSequence) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=THREADS, default=2, help="OpenMP threads (%(default)s)")
-    parser.add_argument("--seconds", type=SECONDS, default=5.0, help="of each of the two measurements (%(default)s)")
-    parser.add_argument("--batch", type=COUNT, default=12, help="utterances in a batch (%(default)s)")
-    parser.add_argument("--hidden", type=COUNT, default=256, help="units of an encoder layer (%(default)s)")
-    add_json(parser)
-    parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
+    parser = command_lines.train_cpu()
     options = parser.parse_args()
     torch.set_num_threads(1 if options.cpu_time else options.threads)
     clock = time.thread_time if options.cpu_time else time.perf_counter

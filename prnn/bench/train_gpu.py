@@ -1,27 +1,5 @@
-"""A training step of a streaming RNN-T on the GPU: prnn against the same model on torch.nn.LSTM and torchaudio's loss.
-
-    prnn bench train [--encoder plain projected] [--classes 500 5000] [--batch 4 8 16 32] [--json FILE]
-    torchrun --nproc-per-node 2 -m prnn bench train
-
-The model: frames of 80 features stacked by 4, an encoder, an LSTM predictor of 640, a joiner of 512. The encoder has
-five LSTM layers of 1024 ("plain"), or 12 of 1024 with projections of 512 ("projected"). The batch: --batch utterances
-of --seconds each, with 4 symbols a second; random features and symbols. A step is forward, backward, clipping of the
-gradient and AdamW, launched as a training loop launches it, with weights in float32 and --precision by autocast.
-Milliseconds a step (median) and peak MiB of the process' tensors.
-
-Both sides share weights and code outside the layers and the loss. torchaudio wants the logits of all lattice cells, in
-float32, and indexes them with 32 bits: beyond 2^31 logits it cannot run.
-
-Under torchrun every process has a GPU and a batch of its own. Each size is measured without communication ("alone"),
-with prnn.distributed.GradientMean, and with DistributedDataParallel; gradients are sent in bfloat16 if that is the
-precision (DistributedDataParallel: bf16_compress_hook). In a row:
-    each        milliseconds alone, of every GPU
-    all-reduce  NCCL's milliseconds for the gradients, with nothing else on the GPU
-    mean        the same of a call of GradientMean
-    exposed     milliseconds that GradientMean adds to the slowest step alone
-    hidden      1 - exposed / mean
-    scaling     the throughput of all GPUs together over the mean of theirs alone
-"""
+"""A training step of a streaming RNN-T on the GPU: prnn against the same model on torch.nn.LSTM and torchaudio's loss
+(options: command_lines.train_gpu)."""
 
 import argparse
 import copy
@@ -47,8 +25,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import prnn
+from prnn.bench import command_lines
 from prnn.bench.json_rows import write_rows
-from prnn.bench.options import COUNT, SECONDS, add_json, require_gpu
+from prnn.bench.options import require_gpu
 from prnn.distributed import GradientMean
 from prnn.transducer import Transducer, TransducerConfig
 
@@ -231,14 +210,7 @@ def measure_size(encoder: str, classes: int, size: int, options: argparse.Namesp
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--encoder", nargs="+", choices=ENCODERS, default=["plain"])
-    parser.add_argument("--classes", nargs="+", type=COUNT, default=[500, 5000], help="vocabulary sizes")
-    parser.add_argument("--batch", nargs="+", type=COUNT, default=[4, 8, 16, 32], help="utterances on a GPU")
-    parser.add_argument("--seconds", type=SECONDS, default=15.0, help="of an utterance")
-    parser.add_argument("--precision", choices=DTYPES, default="bf16")
-    parser.add_argument("--measure", type=SECONDS, default=1.0, help="seconds to measure each model")
-    add_json(parser)
+    parser = command_lines.train_gpu()
     options = parser.parse_args()
     require_gpu(parser)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

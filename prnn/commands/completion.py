@@ -17,6 +17,14 @@ _prnn() {{
     COMPREPLY=($(compgen -W "{commands}" -- "$word"))
     return
   fi
+  if [ "$command" = bench ]; then
+    local family
+    for family in "${{COMP_WORDS[@]:2:COMP_CWORD-2}}"; do
+      case "$family" in
+        {families}) command="bench $family"; break ;;
+      esac
+    done
+  fi
   case "$command $before" in
 {values}
   esac
@@ -50,9 +58,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _script() -> str:
     from prnn.cli import build_parser
+    from prnn.commands.bench import program_parsers
 
     parsers = {
-        name: parser
+        name: [parser]
         for action in build_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
         for name, parser in action.choices.items()
@@ -60,35 +69,39 @@ def _script() -> str:
     try:
         from prnn.asr.configuration import train_parser
 
-        parsers["train"] = train_parser()
+        parsers["train"] = [train_parser()]
     except ModuleNotFoundError:  # without the extra "asr" there is no training
         pass
+    commands, families = " ".join(parsers), program_parsers()
+    parsers |= {f"bench {family}": programs for family, programs in families.items()}
     return _SCRIPT.format(
-        commands=" ".join(parsers),
-        values="\n".join(line for name, parser in parsers.items() for line in _values(name, parser)),
+        commands=commands,
+        families="|".join(families),
+        values="\n".join(line for name, several in parsers.items() for line in _values(name, several)),
         options="\n".join(
-            f'    "{name} -"*) words="{" ".join(_flags(parser))}" ;;' for name, parser in parsers.items()
+            f'    "{name} -"*) words="{" ".join(_flags(several))}" ;;' for name, several in parsers.items()
         ),
     )
 
 
-def _flags(parser: argparse.ArgumentParser) -> Iterable[str]:
-    """An option's first name, and others that are not spelled with underscores for dashes."""
-    return [
+def _flags(parsers: Iterable[argparse.ArgumentParser]) -> Iterable[str]:
+    """The options of programs, each once: an option's first name, and others that are not spelled with underscores for
+    dashes."""
+    return dict.fromkeys(
         flag
+        for parser in parsers
         for action in parser._actions
         for flag in action.option_strings
         if flag.startswith("--") and (flag == action.option_strings[0] or "_" not in flag)
-    ]
+    )
 
 
-def _values(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        if action.choices is None:
-            continue
-        words = " ".join(map(str, action.choices))
-        if action.option_strings:
-            places = "|".join(f'"{name} {flag}"' for flag in action.option_strings)
-            yield f'    {places}) words="{words}" ;;'
-        else:
-            yield f'    "{name} {name}") words="{words}" ;;'
+def _values(name: str, parsers: Iterable[argparse.ArgumentParser]) -> Iterator[str]:
+    """Lines of the script for what is chosen among words, those of all programs that have the option."""
+    words: dict[str, dict[str, None]] = {}  # of the places where they stand
+    for action in (action for parser in parsers for action in parser._actions):
+        if action.choices is not None:
+            places = "|".join(f'"{name} {flag}"' for flag in action.option_strings) or f'"{name} {name.split()[-1]}"'
+            words.setdefault(places, {}).update(dict.fromkeys(map(str, action.choices)))
+    for places, choices in words.items():
+        yield f'    {places}) words="{" ".join(choices)}" ;;'
