@@ -89,7 +89,7 @@ CACHES = {  # file and name, and who needs it
         "layers",
     ): "operators, backward passes and modules of one configuration, which share a descriptor",
     ("_ops/_layer.py", "_plans"): "calls with resets on a GPU, which ask in each whether kernels serve them",
-    ("_ops/_measured.py", "_choices"): "a backward pass, which takes the backend of its forward pass",
+    ("_ops/_measured.py", "_choices"): "modules of one configuration, of which the first call measures",
 }
 REMEMBERED = {  # once a process, GPU, thread or call, whatever sizes there are
     ("_ops/_handles.py", "_spare"): "handles of threads that have ended",

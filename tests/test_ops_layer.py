@@ -56,7 +56,7 @@ def warnings_of(layer: Layer, *batches: int) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for batch in batches:
-            layer.warn_of_backend(_C.Handle.cpu(), [batch, batch])
+            layer.estimate(_C.Handle.cpu(), [batch, batch], training=True)
     return [str(warning.message) for warning in caught]
 
 
@@ -87,25 +87,32 @@ def test_a_training_step_is_chosen_for_the_precision_of_its_forward_pass(
         monkeypatch.setattr(_layer, "allows_tf32_rnn", lambda allowed=allowed: allowed)
         layer.follow_precision()
         for batch, backend in zip((4, 8, 16), backends, strict=True):
-            chosen = layer.training_config(_C.Handle.cpu(), [batch] * 3, is_operator=False)
+            chosen = layer.estimate(_C.Handle.cpu(), [batch] * 3, training=True)
             assert chosen == BEST._replace(backend=BACKENDS[backend])
 
 
-def test_operators_choose_whatever_the_switch_for_tf32(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_train_whatever_the_switch_for_tf32(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As their backward pass, which has nothing but the arguments to go by."""
+    double = on_a_gpu(torch.float64)
     for allowed in (True, False):
         monkeypatch.setattr(_layer, "allows_tf32_rnn", lambda allowed=allowed: allowed)
-        layer.follow_precision()
-        assert layer.training_config(_C.Handle.cpu(), [8], is_operator=True).backend == BACKENDS["cudnn"]
-        assert layer.rnn.math == (_C.TF32_MATH if allowed else _C.DEFAULT_MATH)
-    double = on_a_gpu(torch.float64)
-    assert double.training_config(_C.Handle.cpu(), [8], is_operator=True).backend == BACKENDS["persistent"]
+        for stack, training, backend in (
+            (layer, True, "cudnn"),
+            (layer, False, "cudnn" if allowed else "persistent"),
+            (double, True, "persistent"),
+        ):
+            served = _call.operators_layer(stack, _C.Sequences([8]), training)
+            assert served.config == BEST._replace(backend=BACKENDS[backend])
+            assert stack.rnn.math == (_C.TF32_MATH if allowed and stack is layer else _C.DEFAULT_MATH)
 
 
 def test_what_nothing_serves_is_not_chosen(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the error has the reasons of both."""
-    answer = {"supported": False, "reason": "double", "backend": BACKENDS["persistent"], "inference_backend": 2}
+    answer = {"supported": False, "reason": "double", "backend": BACKENDS["persistent"]}
+    answer["inference_backend"] = answer["backend"]
     monkeypatch.setattr(layer.rnn, "query", lambda handle, batch_sizes: answer)
-    assert layer.training_config(_C.Handle.cpu(), [4] * 3, is_operator=False) == BEST
+    for training in (True, False):
+        assert layer.estimate(_C.Handle.cpu(), [4] * 3, training=training) == BEST
 
 
 def eager(layer: Layer, batch: int, steps: int, training: bool = True) -> str:
@@ -126,7 +133,7 @@ def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypat
         assert eager(layer, 32, 9, training) == "cudnn"
     with pytest.warns(UserWarning, match="too many"):
         assert eager(layer, 65, 8) == "cudnn"
-    assert eager(layer, 65, 8, training=False) == "best"
+    assert eager(layer, 65, 8, training=False) == "cudnn"
     assert eager(on_a_gpu(torch.float16), 32, 8) == "cudnn"
     assert eager(on_a_gpu(torch.float32, BEST._replace(num_layers=2)), 32, 8) == "cudnn"
     assert eager(on_a_gpu(torch.float32, BEST._replace(hidden_size=260)), 32, 8) == "cudnn"
@@ -163,14 +170,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def measured(layer: Layer, batch: int, steps: int = 3, training: bool = True, is_operator: bool = False) -> int:
-    return layer.measured_config(
-        _C.Handle.cpu(), [batch] * steps, lambda config: config.backend, training=training, is_operator=is_operator
-    ).backend
-
-
-def chosen(layer: Layer, batch: int, steps: int = 3, is_operator: bool = False) -> int:
-    return layer.training_config(_C.Handle.cpu(), [batch] * steps, is_operator=is_operator).backend
+def measured(layer: Layer, batch: int, steps: int = 3, training: bool = True) -> int:
+    config = layer.measured_config(_C.Handle.cpu(), [batch] * steps, lambda config: config.backend, training=training)
+    return config.backend
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -181,18 +183,12 @@ def test_the_first_call_of_a_size_measures(layer: Layer, timed: list[int], train
     assert set(timed) == {BACKENDS["persistent"], BACKENDS["cudnn"]}
 
 
-def test_a_training_step_keeps_to_what_was_measured_or_estimated_first(layer: Layer, timed: list[int]) -> None:
-    assert chosen(layer, 4) == BACKENDS["persistent"]
-    assert measured(layer, 4) == chosen(layer, 4) == BACKENDS["persistent"]
-    assert measured(layer, 5) == chosen(layer, 5) == chosen(on_a_gpu(torch.float32), 5) == BACKENDS["cudnn"]
+def test_what_was_measured_stays(layer: Layer, timed: list[int]) -> None:
+    """For all layers of a configuration; a training step and inference are measured apart."""
+    assert measured(layer, 5) == measured(on_a_gpu(torch.float32), 5) == BACKENDS["cudnn"]
     assert len(timed) == 2
-    assert measured(layer, 4, training=False) == BACKENDS["cudnn"]
-
-
-def test_operators_choose_what_they_measured_whatever_the_precision(layer: Layer, timed: list[int]) -> None:
-    assert measured(layer, 6, is_operator=True) == chosen(layer, 6, is_operator=True) == BACKENDS["cudnn"]
-    layer._set_math(_C.TF32_MATH)
-    assert chosen(layer, 6, is_operator=True) == BACKENDS["cudnn"]
+    assert measured(layer, 5, training=False) == BACKENDS["cudnn"]
+    assert len(timed) == 4
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -210,7 +206,7 @@ def test_nothing_is_measured_where_one_backend_alone_serves(layer: Layer, timed:
 def test_a_measured_step_is_one_of_the_calls_data(
     timed: list[int], lengths: list[int] | None, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the CPU, as on a GPU: with states and without, in training and in inference, and as an operator."""
+    """On the CPU, as on a GPU: with states and without, in training and in inference. An operator measures nothing."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(_measured, "replay_time", lambda call: float(call() is None))
     calls = []
@@ -232,8 +228,10 @@ def test_a_measured_step_is_one_of_the_calls_data(
     assert set(_measured._choices.values()) == {BACKENDS["persistent"]}
     with torch.no_grad():
         module(x, lengths=given)
+        count = len(_measured._choices)
         run = torch.compile(module, backend="aot_eager")
-        run(x, lengths=given)
+        run(x[:2], lengths=None if given is None else given.clamp(max=2))
+    assert len(_measured._choices) == count
 
 
 @pytest.mark.parametrize("error", [prnn.NotSupportedError("no cuDNN"), torch.OutOfMemoryError("full")])
@@ -242,7 +240,7 @@ def test_the_estimate_stays_where_nothing_can_be_timed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert measured(layer, 7, training=False) == BACKENDS["best"]
+        assert measured(layer, 7, training=False) == BACKENDS["persistent"]
         assert measured(layer, 8) == BACKENDS["persistent"]
     assert timed == []
     assert measured(layer, 7, training=False) == BACKENDS["cudnn"]  # the next call measures
@@ -254,7 +252,7 @@ def test_the_estimate_stays_where_nothing_can_be_timed(
     monkeypatch.setattr(_measured, "replay_time", fail)
     for _ in range(2):
         assert measured(layer, 9) == BACKENDS["persistent"]
-        assert measured(layer, 9, training=False) == BACKENDS["best"]
+        assert measured(layer, 9, training=False) == BACKENDS["persistent"]
     assert timed[2:] == [-1, -1]
 
 

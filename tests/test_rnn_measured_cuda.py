@@ -10,6 +10,7 @@ from test_rnn_cuda import why_not
 
 import prnn
 from prnn._ops import _measured
+from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
@@ -65,24 +66,38 @@ def trio(cell: str, dtype: torch.dtype, **options: object) -> tuple[torch.nn.Mod
     return best, dict(zip(("persistent", "cudnn"), others, strict=True))
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", ["GRU", "LSTM"])
-def test_calls_go_where_they_were_measured_to_be_faster(
-    cell: str, dtype: torch.dtype, is_compiled: bool, winner: str
-) -> None:
+def test_calls_go_where_they_were_measured_to_be_faster(cell: str, dtype: torch.dtype, winner: str) -> None:
     """Bit for bit those of the backend, which the other's are not: training, repeated, and inference."""
     best, others = trio(cell, dtype)
     loser = others["cudnn" if winner == "persistent" else "persistent"]
-    run = torch.compile(best, fullgraph=True, backend="aot_eager") if is_compiled else best
     x = torch.randn(7, 5, best.input_size, device="cuda", dtype=dtype)
     for _ in range(2):
-        found = results_of(run, x)
+        found = results_of(best, x)
         assert all_equal(found, results_of(others[winner], x))
         assert not all_equal(found, results_of(loser, x))
         with torch.no_grad():
-            assert torch.equal(run(x)[0], others[winner](x)[0])
-            assert not torch.equal(run(x)[0], loser(x)[0])
+            assert torch.equal(best(x)[0], others[winner](x)[0])
+            assert not torch.equal(best(x)[0], loser(x)[0])
+
+
+def test_compiled_functions_take_the_estimate(winner: str) -> None:
+    best, others = trio("LSTM", torch.bfloat16)
+    x, count = torch.randn(7, 5, best.input_size, device="cuda", dtype=torch.bfloat16), len(_measured._choices)
+    run = torch.compile(best, fullgraph=True, backend="aot_eager")
+    found = results_of(run, x)
+    assert len(_measured._choices) == count
+    best(x)
+    assert len(_measured._choices) == count + 1
+    assert all_equal(results_of(run, x), found)
+    estimate = next(name for name, number in BACKENDS.items() if number == _plan(best, x)["backend"])
+    assert all_equal(found, results_of(others[estimate], x))
+
+
+def _plan(module: prnn.nn.LSTM, x: torch.Tensor) -> dict[str, object]:
+    rnn = prnn._C.Rnn(prnn._C.LSTM, DTYPES[x.dtype], module.hidden_size, 1, x.size(2), False)
+    return rnn.query(handle(x.device), [x.size(1)] * x.size(0))
 
 
 @pytest.mark.parametrize("place", ["cuda", "cpu"])

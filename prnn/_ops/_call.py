@@ -320,42 +320,51 @@ def prepare(
     weights: Sequence[Tensor],
     seed: Tensor | None,
     training: bool,
-    is_operator: bool = False,
 ) -> Call:
-    """Returns what serves calls of a size in this thread: for a layer with backend="best" the backend that was chosen,
-    or, with torch.backends.cudnn.benchmark, measured. The first call of a size runs others, too, on data of the same
-    size. data: input, packed or (T, N, I), hx and cx."""
+    """Returns what serves eager calls of a size in this thread: for a layer with backend="best" the backend that was
+    chosen, or, with torch.backends.cudnn.benchmark, measured. The first call of a size runs others, too, on data of the
+    same size. data: input, packed or (T, N, I), hx and cx."""
     library = handle(stack.device)
     stack.follow_precision()
 
     def run(config: Config) -> None:
         _run_step(data, weights, sequences, seed, config, training)
 
-    if is_unproven(stack.device) and _fails(stack, sequences):
-        cudnn = BACKENDS["cudnn"]
-        config = stack.with_backend(cudnn)
-        if training:
-            config = stack.training_config(library, sequences, is_operator=is_operator, backend=cudnn)
+    if _fails(stack, sequences):
+        config = stack.with_backend(BACKENDS["cudnn"])
     elif is_benchmark():
-        stack.warn_of_backend(library, sequences)
-        config = stack.measured_config(library, sequences, run, training=training, is_operator=is_operator)
+        config = stack.measured_config(library, sequences, run, training=training)
         handle(stack.device)  # which worked on a stream of the measurement
-    elif is_operator:
-        stack.warn_of_backend(library, sequences)
-        config = stack.config
-        if training:
-            config = stack.training_config(library, sequences, is_operator=True)
     else:
         config = _ready_config(stack, sequences, run, training)
-    served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
-    served.follow_precision()
+    served = _with(stack, config)
     call = Call(served, sequences, training, stack.config)
     if sequences[0] == sequences[-1] and not served.takes_gates:
         call.spaces = served.rnn.spaces(library, training, sequences)
     return call
 
 
+def operators_layer(stack: Layer, sequences: "_C.Sequences", training: bool) -> Layer:
+    """The layer that serves an operator's call. Its backward pass has nothing but the arguments to go by: a training
+    step has the backend that the library estimates to be faster in tf32, whatever torch's switch says."""
+    stack.follow_precision()
+    if _fails(stack, sequences):
+        return _with(stack, stack.with_backend(BACKENDS["cudnn"]))
+    math = _C.TF32_MATH if training and stack.has_tf32 else None
+    return _with(stack, stack.estimate(handle(stack.device), sequences, training=training, math=math))
+
+
+def _with(stack: Layer, config: Config) -> Layer:
+    """The thread's layer like another, of a configuration of the same sizes, with the precision of now."""
+    served = stack if config == stack.config else layer(config, stack.dtype, stack.input_size, stack.device)
+    served.follow_precision()
+    return served
+
+
 def _fails(stack: Layer, sequences: "_C.Sequences") -> bool:
+    """Whether cuDNN has to run the layer, since the resident kernels' first comparison on this GPU failed."""
+    if not is_unproven(stack.device):
+        return False
     from prnn._ops._twin import fails  # which makes calls
 
     return fails(stack, sequences)

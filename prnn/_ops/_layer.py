@@ -203,83 +203,48 @@ class Layer:
         """The configuration with a backend."""
         return self.config if backend == self.config.backend else self.config._replace(backend=backend)
 
-    def training_config(
-        self, handle: "_C.Handle", sequences: Sizes, *, is_operator: bool, backend: int | None = None
-    ) -> Config:
-        """The configuration with the backend of a training step in the place of "best": the measured one, or `backend`,
-        by default the library's estimate, which is then that of the size for good. The backward pass has to take the
-        same, whose reserve space it reads, also where torch's switch for tf32 is another one by then.
-
-        is_operator: operators, whose backward pass has nothing but the arguments to go by, choose as tf32 does."""
+    def estimate(self, handle: "_C.Handle", sequences: Sizes, *, training: bool, math: int | None = None) -> Config:
+        """The configuration with the backend that the library estimates to be faster in the place of "best", for the
+        precision of the last call or another. A training step has it by name: its backward pass has to take the same,
+        whose reserve space it reads, also where torch's switch for tf32 is another one by then. Warns, once a reason,
+        when the resident kernels do not serve a layer that cuDNN may."""
         if not self._has_choice:
             return self.config
-        math = self._math_of_choice(is_operator)
         plan = self.plan(handle, sequences, math)
-        if not plan["supported"] and plan["backend"] == BACKENDS["persistent"]:
+        backend, reason = plan["backend" if training else "inference_backend"], plan["reason"]
+        if not plan["supported"] and self.is_served_by_cudnn() and reason not in _told:
+            _told.add(reason)
+            warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
+        if not plan["supported"] and backend == BACKENDS["persistent"]:
             return self.config  # no backend serves it, and the library's error has the reasons of both
-        key = self._choice_key(self._size_key(sequences, math), True)
-        return self.with_backend(_measured.choose(key, plan["backend"] if backend is None else backend))
+        return self.with_backend(backend)
 
     def eager_config(self, handle: "_C.Handle", sequences: Sizes, *, training: bool) -> tuple[Config, Config]:
         """The configurations of an eager call, which may be one of inference, and of the same call in a CUDA graph. An
         eager call of a small layer has the resident kernels."""
-        if not self._has_choice:
-            return self.config, self.config
-        self.warn_of_backend(handle, sequences)
-        plan = self.plan(handle, sequences)
-        if training:
-            captured = self.training_config(handle, sequences, is_operator=False)
-        else:
-            captured = self.with_backend(plan["inference_backend"]) if plan["supported"] else self.config
+        captured = self.estimate(handle, sequences, training=training)
         most_steps = _EAGER_STEPS if training or self._is_gated else _EAGER_RNN_STEPS
-        serves = self.is_small and len(sequences) <= most_steps and sequences[0] <= _EAGER_BATCH
-        return self.with_backend(BACKENDS["persistent"]) if serves and plan["supported"] else captured, captured
+        serves = self._has_choice and self.is_small and len(sequences) <= most_steps and sequences[0] <= _EAGER_BATCH
+        serves = serves and self.plan(handle, sequences)["supported"]
+        return self.with_backend(BACKENDS["persistent"]) if serves else captured, captured
 
     def measured_config(
-        self,
-        handle: "_C.Handle",
-        sequences: Sizes,
-        run: Callable[[Config], object],
-        *,
-        training: bool,
-        is_operator: bool,
+        self, handle: "_C.Handle", sequences: Sizes, run: Callable[[Config], object], *, training: bool
     ) -> Config:
-        """The configuration of a call with torch.backends.cudnn.benchmark: run(configuration), a step, is timed with
-        each backend if this is the first call of its size."""
-        math = self._math_of_choice(is_operator and training)
-        key = self._choice_key(self._size_key(sequences, math), training)
-        if _measured.choice_of(key) is None and self._both_serve(handle, sequences, math):
-            both = [self.with_backend(BACKENDS[name]) for name in ("persistent", "cudnn")]
-            calls = {config.backend: functools.partial(run, config) for config in both}
-            estimate = self.plan(handle, sequences, math)["backend"] if training else self.config.backend
-            _measured.measure(key, calls, estimate)
-        if training:
-            return self.training_config(handle, sequences, is_operator=is_operator)
-        backend = _measured.choice_of(key)
-        return self.config if backend is None else self.with_backend(backend)
+        """The configuration of an eager call with torch.backends.cudnn.benchmark: where both backends serve it,
+        run(configuration), a step, is timed with each in the first call of its size."""
+        config = self.estimate(handle, sequences, training=training)
+        if not (self.is_served_by_cudnn() and self.plan(handle, sequences)["supported"]):
+            return config
+        key = (self.config, self.dtype, self.input_size, self.device, self._size_key(sequences, None), training)
+        both = [self.with_backend(BACKENDS[name]) for name in ("persistent", "cudnn")]
+        calls = {each.backend: functools.partial(run, each) for each in both}
+        return self.with_backend(_measured.faster_of(key, calls, config.backend))
 
     def is_served_by_cudnn(self) -> bool:
         """Whether cuDNN may serve the layer in place of the resident kernels: it has no heads, resets, cells of every
         timestep and masks."""
         return self._has_choice and self.config.heads == 1 and not self.has_options
-
-    def _both_serve(self, handle: "_C.Handle", sequences: Sizes, math: int) -> bool:
-        return self.is_served_by_cudnn() and bool(self.plan(handle, sequences, math)["supported"])
-
-    def _math_of_choice(self, is_operator: bool) -> int:
-        return _C.TF32_MATH if is_operator and self.has_tf32 else self.math
-
-    def _choice_key(self, key: SizeKey, training: bool) -> tuple[Any, ...]:
-        return self.config, self.dtype, self.input_size, self.device, key, training
-
-    def warn_of_backend(self, handle: "_C.Handle", sequences: Sizes) -> None:
-        """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""
-        if not self.is_served_by_cudnn():
-            return
-        found = self.plan(handle, sequences)
-        if not found["supported"] and (reason := found["reason"]) not in _told:
-            _told.add(reason)
-            warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
 
     def spends_reserve(self, handle: "_C.Handle", sequences: Sizes, reserve_size: int) -> bool:
         """Whether the backward pass leaves gradients where the gates were, so that it can run once: always cuDNN's, and

@@ -1,5 +1,5 @@
 """The backend of recurrent layers by measurement, as torch has it of convolutions: with torch.backends.cudnn.benchmark,
-the first call of a size with backend="best" times both, and later calls of that size take the faster one."""
+the first eager call of a size with backend="best" times both, and later ones of that size take the faster one."""
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -10,7 +10,7 @@ import torch
 from prnn._errors import NotSupportedError
 from prnn._ops._capture import capture_into
 
-__all__ = ["ALONE", "Turn", "choice_of", "choose", "is_benchmark", "measure", "replay_time"]
+__all__ = ["ALONE", "Turn", "faster_of", "is_benchmark", "replay_time"]
 
 
 def is_benchmark() -> bool:
@@ -21,35 +21,22 @@ def is_benchmark() -> bool:
 Turn = AbstractContextManager[object]  # held while the GPU works for a process
 ALONE: Turn = nullcontext()
 
-# Each is made once and stays: a backward pass, maybe of another thread, asks again what served its forward pass.
-_choices: dict[Hashable, int] = {}
+_choices: dict[Hashable, int] = {}  # each is made once and stays
 _measuring = threading.Lock()
 
 
-def choice_of(key: Hashable) -> int | None:
-    return _choices.get(key)
-
-
-def choose(key: Hashable, backend: int) -> int:
-    """The choice, which this backend is from now on if there was none."""
-    return _choices.setdefault(key, backend)
-
-
-def measure(key: Hashable, calls: Mapping[int, Callable[[], object]], estimate: int) -> None:
-    """Chooses the backend whose call takes the least time; the estimated one where cuDNN is not there or memory is
-    short, and none yet while a CUDA graph is captured, in which nothing can be timed."""
-    if torch.cuda.is_current_stream_capturing():
-        return
+def faster_of(key: Hashable, calls: Mapping[int, Callable[[], object]], estimate: int) -> int:
+    """The backend whose call takes the least time; the estimated one where cuDNN is not there or memory is short, and
+    while a CUDA graph is captured, in which nothing can be timed, if the key has none yet."""
     with _measuring:  # so that calls are timed alone, and once
-        if key in _choices:
-            return
-        try:
-            times = {backend: replay_time(call) for backend, call in calls.items()}
-            fastest = min(times, key=lambda backend: times[backend])
-        except (NotSupportedError, torch.OutOfMemoryError):
-            fastest = estimate
-        torch.cuda.empty_cache()  # of a step's memory for each graph
-        choose(key, fastest)
+        if key not in _choices and not torch.cuda.is_current_stream_capturing():
+            try:
+                times = {backend: replay_time(call) for backend, call in calls.items()}
+                _choices[key] = min(times, key=lambda backend: times[backend])
+            except (NotSupportedError, torch.OutOfMemoryError):
+                _choices[key] = estimate
+            torch.cuda.empty_cache()  # of a step's memory for each graph
+        return _choices.get(key, estimate)
 
 
 def replay_time(call: Callable[[], object], turn: Turn = ALONE) -> float:

@@ -47,7 +47,7 @@ from torch import Tensor
 
 from prnn._C import Sequences
 from prnn._ops._autocast import are_even, cast_to, cast_weights, casts_of
-from prnn._ops._call import Call, pack_weights, prepare
+from prnn._ops._call import Call, operators_layer, pack_weights
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer, without_frozen_layers
 from prnn._ops._operator import differentiate, library, operator, refuse_onnx
@@ -176,11 +176,11 @@ def _rnn(*given: Any) -> tuple[Tensor, ...]:
     reserve_size = _reserve_size(stack, input, batch_sizes, batch) if training else 0
     with device_of(input):
         packed = pack_weights(weights, stack, input)
-        prepared = prepare(stack, sequences, (input, hx, cx), weights, seed, training, is_operator=True)
+        call = Call(operators_layer(stack, sequences, training), sequences, training)
         zoneout, recurrent = masks or (None, None)
         own_lengths = lengths if stack.takes_gates else None
         options = (reset, zoneout, recurrent, seed if config.dropout > 0 else None, own_lengths)
-        y, hy, cy, reserve, cells = prepared.forward(sequences, (input, hx, cx), packed, options, reserve_size)
+        y, hy, cy, reserve, cells = call.forward(sequences, (input, hx, cx), packed, options, reserve_size)
     if reserve is None:
         reserve = input.new_empty(0, dtype=torch.uint8)
     return _all_tensors(input, (y, hy, cy, reserve, cells))
@@ -206,12 +206,8 @@ def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
         return tuple(gradient.zero_() for gradient in _rnn_backward_fake(*given))
     with device_of(input):
         packed = pack_weights(weights, stack, input)
-        library = handle(input.device)
-        stack.follow_precision()
-        config = stack.training_config(library, sequences, is_operator=True)
-        stack = layer(config, input.dtype, input.size(-1), input.device)
-        stack.follow_precision()
-        if stack.spends_reserve(library, sequences, reserve.numel()):
+        stack = operators_layer(stack, sequences, True)
+        if stack.spends_reserve(handle(input.device), sequences, reserve.numel()):
             reserve = reserve.clone()  # of which the schema says that it is not written to
         zoneout, recurrent = masks or (None, None)
         of_gates = (zoneout, lengths) if stack.takes_gates else (None, None)
