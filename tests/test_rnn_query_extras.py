@@ -6,6 +6,8 @@ import capi
 import pytest
 from test_rnn_query import GRU, MULTICAST, RNN_TANH, Layer, query_with, set_plan
 
+import prnn
+
 
 def test_a_cluster_for_each_sequence_share_as_far_as_a_launch_has_blocks() -> None:
     for batch, engine in ((2**31 - 8, b"cluster"), (2**31 - 1, b"mma")):
@@ -75,8 +77,17 @@ def test_kernels_that_have_none() -> None:
     assert layer.query_gpu("L40").supported == 1
     info = query_with(layer, "reset", gpu="L40")
     assert (info.supported, info.forwardEngine) == (0, b"")
-    assert b"are of kernels that have no room for 4 sequences of hidden size 2200" in info.reason
-    assert info.largestHiddenSize < 2200
+    sizes = b"4 sequences of hidden size 2200, at most %d" % info.largestHiddenSize
+    assert b"are of kernels that have no room for " + sizes in info.reason
+    assert 0 < info.largestHiddenSize < 2200
+
+
+@pytest.mark.parametrize(("gpu", "room"), [("H200", "hidden sizes up to 2048"), ("A10", "none")])
+def test_refusal_of_gates_names_the_room(gpu: str, room: str) -> None:
+    layer = prnn._C.Rnn(prnn._C.LSTM, prnn._C.HALF, 2500, 1, 4 * 2500, False, gates_input=True)
+    layer.set_backend(prnn._C.PERSISTENT_BACKEND)
+    reason = f"the weights of the layer do not stay on the chip, which has room for {room}: "
+    assert layer.query_gpu(gpu, 4)["reason"].startswith(reason)
 
 
 @pytest.mark.parametrize("gpu", ["H200", "A100", "RTX 4090"])

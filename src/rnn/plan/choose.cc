@@ -167,9 +167,11 @@ std::string why_no_room(const GpuRow& row, const RnnProblem& problem, int64_t la
   without.extras = {};
   without.masks = {};
   if (problem.needs() != without.needs() && choose_with_passes(row, without, &scratch)) {
+    const std::string of_them = format("at most %lld", largest_hidden);
     return format(
-        "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld",
-        problem.max_batch(), problem.hidden);
+        "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld, "
+        "%s",
+        problem.max_batch(), problem.hidden, of_them.c_str());
   }
   if (problem.hidden <= largest_hidden) return "the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU";
   return format("hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this type",
