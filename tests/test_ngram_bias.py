@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 from typing import Any
@@ -183,4 +184,27 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "model.arpa"
     path.write_bytes(b"\\data\\\n\\1-grams:\n-1\t\xff\xfe\n")
     with pytest.raises(ValueError, match="it is not UTF-8"):
+        NgramBias(path, NAMES, 5)
+
+
+def test_a_gzipped_file(arpa: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.arpa.gz"
+    path.write_bytes(gzip.compress(arpa.read_bytes()))
+    plain, packed = NgramBias(arpa, NAMES, 5), NgramBias(path, NAMES, 5)
+    tables = [bias.tables(torch.device("cpu")) for bias in (plain, packed)]
+    assert all(torch.equal(a, b) for a, b in zip(*tables, strict=True))
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:20] + bytes(20) + whole[40:], whole[:4]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"model\.arpa\.gz.*the gzipped file is damaged: "):
+            NgramBias(path, NAMES, 5)
+    path.write_bytes(gzip.compress(b"\\data\\\n" + b"a" * (1 << 22)))
+    with pytest.raises(ValueError, match=r"model\.arpa\.gz, line 2: it is longer than any of an ARPA file"):
+        NgramBias(path, NAMES, 5)
+
+
+def test_a_binary_of_kenlm(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
+    with pytest.raises(ValueError, match="is a binary file of KenLM; take the ARPA file"):
         NgramBias(path, NAMES, 5)

@@ -95,7 +95,7 @@ def test_characters_that_the_output_cannot_encode(tmp_path: Path, monkeypatch: p
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
     assert main(["evaluate", str(tmp_path / "model.ckpt"), str(tmp_path / "a.jsonl")]) == 0
-    assert rb"they count as errors: '\u5341' 1 times" in written.getvalue()
+    assert rb"1 character is not among the characters 'abc'; it counts as an error: '\u5341' once" in written.getvalue()
 
 
 def test_an_option_that_ends_the_options(capsys: pytest.CaptureFixture[str]) -> None:

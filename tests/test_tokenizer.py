@@ -258,7 +258,7 @@ def test_train_with_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     assert ", 7 symbols, " in printed
     unknown = "3 characters, 2 different ones, are not among the 8 symbols of the sentencepiece model"
-    assert f"{valid}: {unknown}; they count as errors: 'd' 2 times, '€' 1 times\n" in printed
+    assert f"{valid}: {unknown}; they count as errors: 'd' 2 times, '€' once\n" in printed
     recogniser = Recogniser.load(tmp_path / "out" / "model.ckpt")
     assert recogniser.tokenizer == PieceTokenizer.load(tmp_path / "p.model")
     assert main(command) == 0

@@ -287,8 +287,10 @@ def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[st
 
 def unknown_sentence(tokenizer: Tokenizer, counts: Counter[str]) -> str:
     """The warning about the characters that `unknown_characters` counted."""
-    most = ", ".join(f"{character!r} {count} times" for character, count in counts.most_common(5))
-    return (
-        f"{counts.total()} characters, {len(counts)} different ones, are not among the {shown(tokenizer, str)}; "
-        f"they count as errors: {most}{', ...' if len(counts) > 5 else ''}"
+    total = counts.total()
+    most = ", ".join(
+        f"{character!r} {'once' if count == 1 else f'{count} times'}" for character, count in counts.most_common(5)
     )
+    them = f"{total} characters, {len(counts)} different ones, are" if total > 1 else "1 character is"
+    errors = "they count as errors" if total > 1 else "it counts as an error"
+    return f"{them} not among the {shown(tokenizer, str)}; {errors}: {most}{', ...' if len(counts) > 5 else ''}"

@@ -32,7 +32,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     score = number_parser(float, Within(0, 1000, above=True))
     help_ = "what each occurrence adds to a transcript's log-probability (4)"
     add("--phrase-score", type=score, metavar="S", help=help_)
-    help_ = "ARPA file of an n-gram language model over the tokenizer's symbols, which the search adds to the model"
+    help_ = "ARPA file, gzipped or not, of an n-gram language model over the tokenizer's symbols, which the search adds"
     add("--lm", type=Path, metavar="FILE", help=help_)
     help_ = "weight of the language model's log-probabilities (0.3)"
     add("--lm-weight", type=score, metavar="W", help=help_)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from torch import Tensor
@@ -17,6 +20,9 @@ from prnn.transducer.checks import require_at_least
 _BEGIN, _END, _UNKNOWN = "<s>", "</s>", "<unk>"
 _LN10 = math.log(10.0)
 _SPACES = re.compile(r"[ \t]+")  # a symbol may be another of Unicode's
+_GZIP = b"\x1f\x8b"
+_KENLM_BINARY = b"mmap lm http://kheafield.com/code"
+_LONGEST_LINE = 1 << 20  # characters: what a small gzipped file may hold fits no memory
 
 Context = tuple[int, ...]
 
@@ -29,7 +35,7 @@ class NgramBias(SymbolBias):
     out symbols. The end of an utterance adds `weight` times the log-probability of `</s>`, if the file has one.
 
     Args:
-        path: an ARPA file, as KenLM, SRILM and others write it.
+        path: an ARPA file, as KenLM, SRILM and others write it, gzipped or not.
         symbols: the name that each symbol has in the file: a list in the order of the symbols, or a mapping from names
             to symbols. N-grams that hold other names are left out; a symbol without an n-gram has the probability of
             `<unk>`.
@@ -148,7 +154,7 @@ def _read(path: Path, names: Mapping[str, int], vocab_size: int) -> _Ngrams:
     ngrams = _Ngrams(path, vocab_size)
     known = {**names, _BEGIN: vocab_size, _END: vocab_size + 1}
     order = 0
-    with path.open(encoding="utf-8") as file:
+    with _open(path) as file:
         for number, line in _lines(path, file):
             if line.startswith("\\"):
                 head = line[1:].partition("-")[0]
@@ -187,12 +193,25 @@ def _read(path: Path, names: Mapping[str, int], vocab_size: int) -> _Ngrams:
     return ngrams
 
 
-def _lines(path: Path, file: Iterator[str]) -> Iterator[tuple[int, str]]:
+def _open(path: Path) -> TextIO:
+    with path.open("rb") as file:
+        head = file.read(len(_KENLM_BINARY))
+    if head == _KENLM_BINARY:
+        raise ValueError(f"{path} is a binary file of KenLM; take the ARPA file that it was made of")
+    return gzip.open(path, "rt", encoding="utf-8") if head.startswith(_GZIP) else path.open(encoding="utf-8")
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their numbers."""
     number = 0
     try:
-        for number, line in enumerate(file, start=1):
+        while line := file.readline(_LONGEST_LINE):
+            number += 1
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"{path}, line {number}: it is longer than any of an ARPA file")
             if stripped := line.strip(" \t\n"):
                 yield number, stripped
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, line {number + 1}: it is not UTF-8: {error.reason}") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: after line {number} the gzipped file is damaged: {error}") from None
