@@ -94,8 +94,8 @@ def _found(batch: int, bidirectional: bool) -> dict[str, Any]:
             for cell, mode in zip(_CELLS, (_C.LSTM, _C.GRU, _C.RNN_TANH), strict=True)
         }
         query = layer.query_gpu(name, batch)
-        planned = bool(query["supported"]) and not query["measured"]
-        gpus.append({"name": name, "largest_hidden_size": sizes, "was_run": not planned})
+        if query["supported"]:  # not by those of the original project's GPUs, which CUDA no longer compiles for
+            gpus.append({"name": name, "largest_hidden_size": sizes, "was_run": bool(query["measured"])})
     return {
         "prnn": __version__,
         "built_for": _C.BUILT_FOR,
