@@ -52,6 +52,11 @@ def shown(value: object, text_of: Callable[[object], str] = repr) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def counted(count: int, noun: str) -> str:
+    """ "1 symbol", "2 symbols"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _check(name: str, value: Any, hint: Any) -> None:
     origin, arguments = get_origin(hint), get_args(hint)
 

@@ -93,7 +93,7 @@ def test_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rates == "2 utterances: WER 100.00 %, CER 100.00 %"
     assert [json.loads(line)["text"] for line in (tmp_path / "out").read_text().splitlines()] == [TEXT, ""]
     manifest.write_text(json.dumps(lines[1]) + "\n")
-    assert printed(capsys, "evaluate", checkpoint, manifest) == ["1 utterances: WER inf %, CER inf %"]
+    assert printed(capsys, "evaluate", checkpoint, manifest) == ["1 utterance: WER inf %, CER inf %"]
     (line,) = printed(capsys, "evaluate", checkpoint, manifest, "--json")
     assert json.loads(line) == {"utterances": 1, "wer": None, "cer": None}
 

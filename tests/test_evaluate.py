@@ -35,7 +35,7 @@ def test_every_format(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "out"
     command = ["evaluate", checkpoint, manifest, "--output", out, "--beam", 3]
     for name in ("text", "ctm"):
-        assert re.fullmatch("1 utterances: WER .*", printed(capsys, *command, "--format", name)[0])
+        assert re.fullmatch("1 utterance: WER .*", printed(capsys, *command, "--format", name)[0])
         wanted = list(TranscriptLines(name)(tmp_path / "talk.wav", found.moved(0.5)))
         assert out.read_text().splitlines() == wanted
     printed(capsys, *command, "--nbest", 2)
@@ -100,6 +100,6 @@ def test_characters_that_no_symbol_stands_for_are_counted(
     entry = {"audio_filepath": "talk.wav", "duration": 0.1 * len(SPELLED), "text": TEXT[:-2] + "ax €x"}
     manifest.write_text(json.dumps(entry) + "\n")
     rates, unknown = printed(capsys, "evaluate", checkpoint, manifest)
-    assert rates == f"1 utterances: WER {100 * 2 / 7:.2f} %, CER {100 * 4 / (len(TEXT) + 3):.2f} %"
+    assert rates == f"1 utterance: WER {100 * 2 / 7:.2f} %, CER {100 * 4 / (len(TEXT) + 3):.2f} %"
     reason = "3 characters, 2 different ones, are not among the characters 'ab c'; they count as errors"
-    assert unknown == f"{manifest}: {reason}: 'x' 2 times, '€' 1 times"
+    assert unknown == f"{manifest}: {reason}: 'x' 2 times, '€' once"

@@ -20,6 +20,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import Tensor
 
+from prnn._fields import counted
+
 from .averaging import MovingAverage, mean_of_checkpoints
 from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
@@ -190,8 +192,9 @@ def _fit(
     steps, state = in_all_processes(options, stood)
     loader.end(task.total_batches)
     say(
-        f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
-        f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
+        f"{counted(data.utterances, 'training utterance')} ({data.hours:.2f} h), "
+        f"{counted(len(data.tokenizer) - 1, 'symbol')}, {parameters / 1e6:.2f} M parameters, "
+        f"{counted(task.total_steps, 'step')}"
     )
     for note in (*data.notes, spelling_note(options.manifest, data.tokenizer), same_data_note(options)):
         if note:

@@ -8,6 +8,7 @@ import math
 import sys
 from pathlib import Path
 
+from prnn._fields import counted
 from prnn.commands.failure import reported
 from prnn.commands.options import (
     add_accelerator,
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
             rates = {name: rate if math.isfinite(rate) else None for name, rate in result.rates._asdict().items()}
             print(json.dumps({"utterances": len(utterances), **rates}))
         else:
-            print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
+            print(f"{counted(len(utterances), 'utterance')}: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
         if unknown:
             notes = sys.stderr if arguments.json else sys.stdout
