@@ -4,6 +4,7 @@ test_eager_calls_cuda.py; those with lengths and options in test_eager_calls_len
 
 import contextlib
 import copy
+import itertools
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -38,22 +39,20 @@ from prnn._ops._layer import BACKENDS, Config, Layer
 served = eager_case.served
 
 
-@pytest.mark.parametrize("has_states", [False, True], ids=["zeros", "states"])
-@pytest.mark.parametrize("batch", [None, 1, 3])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_same_bits(
-    cell: str, options: dict[str, Any], batch: int | None, has_states: bool, served: list[bool]
-) -> None:
-    module = small(cell, **options)
-    for steps in (4, 1):
-        x, states = data_of(module, steps, batch, has_states)
-        forget(module)
-        with torch.no_grad():
-            assert_equal(*(flat(module(x, states)) for _ in range(2)))
-        forget(module)
-        assert_equal(*(training_step(module, x, states) for _ in range(2)))
-    assert served == [True] * 4
+def test_the_same_bits(cell: str, options: dict[str, Any], served: list[bool]) -> None:
+    for batch, has_states in itertools.product((None, 1, 3), (False, True)):
+        module = small(cell, **options)
+        for steps in (4, 1):
+            x, states = data_of(module, steps, batch, has_states)
+            forget(module)
+            with torch.no_grad():
+                assert_equal(*(flat(module(x, states)) for _ in range(2)))
+            forget(module)
+            assert_equal(*(training_step(module, x, states) for _ in range(2)))
+        assert served == [True] * 4, (batch, has_states)
+        served.clear()
 
 
 @pytest.mark.parametrize("options", [{"proj_size": 3}, {}], ids=str)

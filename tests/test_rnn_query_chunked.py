@@ -1,6 +1,7 @@
 """Plans of stacks that run as a wavefront by chunks: prnnQueryRNNForGPU and prnnQueryRNNSequence."""
 
 import ctypes
+import itertools
 import pathlib
 import re
 
@@ -69,25 +70,22 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize("batch", range(1, 9))
 @pytest.mark.parametrize(("hidden", "layers", "together", "blocks", "units"), LAUNCHES)
-def test_how_many_layers_run_together(
-    hidden: int, layers: int, together: int, blocks: int, units: int, batch: int
-) -> None:
-    for gpu in ("H100", "H200"):
+def test_how_many_layers_run_together(hidden: int, layers: int, together: int, blocks: int, units: int) -> None:
+    for gpu, batch in itertools.product(("H100", "H200"), range(1, 9)):
         info = plan(gpu, hidden=hidden, layers=layers, batch=batch)
-        assert (info.forwardEngine, info.layersTogether, info.blocks) == (CHUNKED, together, blocks)
+        assert (info.forwardEngine, info.layersTogether, info.blocks) == (CHUNKED, together, blocks), (gpu, batch)
         assert info.unitsPerBlock == units
         assert (info.backwardEngine, info.layersTogetherBackward, info.layersReason) == (CHUNKED, together, b"")
         assert together * max(blocks, 2 * -(-hidden // 80)) <= 132  # backward, clusters of 2 blocks have 80 units
 
 
-@pytest.mark.parametrize("projection", [0, 200])
-@pytest.mark.parametrize("batch", range(1, 9))
 @pytest.mark.parametrize(("hidden", "layers", "together"), [launch[:3] for launch in LAUNCHES])
-def test_inference(hidden: int, layers: int, together: int, batch: int, projection: int) -> None:
-    info = plan(projection=projection, hidden=hidden, layers=layers, batch=batch)
-    assert info.layersTogetherInference == info.layersTogether == info.layersTogetherBackward == together
+def test_inference(hidden: int, layers: int, together: int) -> None:
+    for projection, batch in itertools.product((0, 200), range(1, 9)):
+        info = plan(projection=projection, hidden=hidden, layers=layers, batch=batch)
+        found = (info.layersTogetherInference, info.layersTogether, info.layersTogetherBackward)
+        assert found == (together, together, together), (projection, batch)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +115,6 @@ def test_other_stacks(arguments: dict[str, int]) -> None:
     assert info.layersTogetherInference == info.layersTogether
 
 
-@pytest.mark.parametrize("projection", [512, 200, 17])
-@pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize(
     ("hidden", "layers", "together", "blocks", "units"),
     [
@@ -129,14 +125,12 @@ def test_other_stacks(arguments: dict[str, int]) -> None:
         (576, 3, 3, 24, 24),
     ],
 )
-def test_with_a_projection(
-    hidden: int, layers: int, together: int, blocks: int, units: int, batch: int, projection: int
-) -> None:
+def test_with_a_projection(hidden: int, layers: int, together: int, blocks: int, units: int) -> None:
     """All stacks of these sizes, on the launches of stacks without one that run so."""
-    arguments = {"layers": layers, "hidden": hidden, "batch": batch}
-    for gpu in ("H100", "H200"):
+    for gpu, projection, batch in itertools.product(("H100", "H200"), (512, 200, 17), (1, 2, 3, 4, 8)):
+        arguments = {"layers": layers, "hidden": hidden, "batch": batch}
         info, without = plan(gpu, projection, **arguments), plan(gpu, **arguments)
-        assert info.supported == 1
+        assert info.supported == 1, (gpu, projection, batch)
         assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (CHUNKED, CHUNKED, b"")
         assert (info.layersTogether, info.layersTogetherBackward) == (together, together)
         assert info.layersTogetherInference == together
@@ -230,12 +224,12 @@ GRU_LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize("batch", range(1, 9))
 @pytest.mark.parametrize(("hidden", "layers", "forward", "blocks", "units", "backward"), GRU_LAUNCHES)
-def test_gru(hidden: int, layers: int, forward: int, blocks: int, units: int, backward: int, batch: int) -> None:
-    for gpu in ("H100", "H200"):
+def test_gru(hidden: int, layers: int, forward: int, blocks: int, units: int, backward: int) -> None:
+    for gpu, batch in itertools.product(("H100", "H200"), range(1, 9)):
         info = plan(gpu, mode=GRU, hidden=hidden, layers=layers, batch=batch)
-        assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (CHUNKED, CHUNKED, b"")
+        engines = (info.forwardEngine, info.backwardEngine, info.layersReason)
+        assert engines == (CHUNKED, CHUNKED, b""), (gpu, batch)
         assert (info.layersTogether, info.layersTogetherBackward) == (forward, backward)
         assert (info.blocks, info.unitsPerBlock, info.replicas, info.batchPerPass) == (blocks, units, 1, 8)
         # Pairs of tiles of 8 rows by 1024 of K.
@@ -337,18 +331,18 @@ def test_few_timesteps_and_lengths(
                 assert (info.forwardEngine, info.layersTogether) == (MMA, others)
 
 
-@pytest.mark.parametrize("batch", range(1, 9))
 @pytest.mark.parametrize(
     ("hidden", "layers"), [(1024, 5), (1024, 4), (1024, 6), (832, 6), (832, 3), (704, 3), (640, 8), (576, 4)]
 )
-def test_lengths_are_as_one_length(hidden: int, layers: int, batch: int) -> None:
+def test_lengths_are_as_one_length(hidden: int, layers: int) -> None:
     """The largest batch counts, whatever the others."""
     fields = ("forwardEngine", "backwardEngine", "layersTogether", "layersTogetherBackward", "layersTogetherInference")
-    found = []
-    for batch_sizes in ([batch] * 300, [batch] * 40 + [1] * 260, [batch] + [max(batch - 1, 1)] * 299):
-        info = plan_of(Layer(hidden=hidden, layers=layers, batch=batch), batch_sizes)
-        found.append([getattr(info, field) for field in (*fields, "layersReason")])
-    assert found[0] == found[1] == found[2]
+    for batch in range(1, 9):
+        found = []
+        for batch_sizes in ([batch] * 300, [batch] * 40 + [1] * 260, [batch] + [max(batch - 1, 1)] * 299):
+            info = plan_of(Layer(hidden=hidden, layers=layers, batch=batch), batch_sizes)
+            found.append([getattr(info, field) for field in (*fields, "layersReason")])
+        assert found[0] == found[1] == found[2], batch
 
 
 def variables(operation: str) -> dict[str, list[tuple[int, int]]]:
