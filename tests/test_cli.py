@@ -5,12 +5,12 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import wave
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import soundfile
@@ -480,17 +480,16 @@ def test_bench_of_a_gpu_needs_one(capsys: pytest.CaptureFixture[str], family: st
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["info"], ["info", "--help"]])
 def test_output_that_nothing_takes(arguments: list[str], unbuffered: str) -> None:
-    command = [sys.executable, "-m", "prnn", *arguments]
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command, environment = ["-m", "prnn", *arguments], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+        done = forked.Process(*command, stdout=full, env=environment)
     if arguments == ["info"] or not unbuffered:  # argparse looks away from what it cannot print
-        assert (done.returncode, done.stderr) == (2, "prnn: the output cannot be written: no space left on device\n")
+        assert (done.wait(), done.errors()) == (2, "prnn: the output cannot be written: no space left on device\n")
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environment)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    with open(writer, "w") as nobody:
+        done = forked.Process(*command, stdout=nobody, env=environment)
+    assert (done.wait(), done.errors()) == (0, "")
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "cuda"])
@@ -539,8 +538,8 @@ def test_bench_offers_what_its_programs_know() -> None:
     ],
 )
 def test_bench_writes_json(tmp_path: Path, arguments: str, rows: int | None) -> None:
-    command = [sys.executable, "-m", "prnn", "bench", "--device", "cpu", *arguments.split(), "--json"]
-    subprocess.run([*command, str(tmp_path / "rows.json")], check=True, stdout=subprocess.DEVNULL)
+    command = ["-m", "prnn", "bench", "--device", "cpu", *arguments.split(), "--json", str(tmp_path / "rows.json")]
+    assert forked.run(*command).returncode == 0
     found = json.loads((tmp_path / "rows.json").read_text())
     assert found["device"].startswith("CPU ")
     assert found["command"].startswith(f"prnn bench {arguments.split()[0]} ")

@@ -22,8 +22,9 @@ from prnn.asr.task import TransducerTask
 from prnn.cli import main
 from prnn.distributed import GradientMean, batch_share
 
-# Processes are forked from one that has imported these: they start at once.
+# Processes are forked from one that has imported these: they start at once. One worker of pytest has it.
 multiprocessing.set_forkserver_preload(["torch._dynamo", "lightning"])
+pytestmark = pytest.mark.xdist_group("distributed")
 
 
 def run_processes(part: Callable[..., Any], tmp_path: pathlib.Path) -> list[Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import onnxruntime
 import pytest
@@ -324,6 +323,6 @@ def test_without_onnx(tmp_path: Path, checkpoint: Path) -> None:
         "import sys; sys.modules['onnx'] = None; from prnn.cli import main; "
         f"sys.exit(main(['export', {str(checkpoint)!r}, {str(tmp_path / 'out')!r}]))"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = forked.run("-c", program)
     assert result.returncode == 2
     assert result.stderr == "prnn: the package onnx is not installed; pip install onnx brings it\n"

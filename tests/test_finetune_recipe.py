@@ -2,12 +2,10 @@
 
 import importlib.util
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
+import forked
 import pytest
 
 from recipes.finetune import __main__ as recipe
@@ -93,10 +91,7 @@ if __name__ == "__main__":
 
 @needs_transformers
 def test_on_a_few_recordings(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = forked.run("-c", PROGRAM, str(tmp_path))
     assert done.returncode == 0, done.stderr
     found = re.search(r"difference (\S+)\n12 utterances in .* WER", done.stdout)
     assert found is not None, done.stdout

@@ -5,12 +5,11 @@ import math
 import os
 import re
 import struct
-import subprocess
-import sys
 import wave
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import soundfile
@@ -257,7 +256,7 @@ for rate, bins, shift, length, high in itertools.product(*corners):
     features = compute_features(samples, rate, FeatureConfig(rate, bins, shift, length, high))
     assert features.shape[1] == bins and bool(features.isfinite().all()), (rate, bins, shift, length, high)
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = forked.run("-c", program)
     assert result.returncode == 0, result.stderr[-1000:]
 
 

@@ -5,13 +5,11 @@ import errno
 import json
 import os
 import re
-import resource
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from asr_data import write_corpus
@@ -216,17 +214,17 @@ def saved(output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.glob("*.ckpt")}
 
 
-def holder(output: Path) -> subprocess.Popen[str]:
+def holder(output: Path) -> forked.Process:
     """Another process that holds the lock of a training."""
     code = f"""
+import signal
 from pathlib import Path
 from prnn.asr.folder import locked
 with locked(Path({str(output)!r})):
     print("locked", flush=True)
-    input()
+    signal.pause()
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = forked.Process("-c", code)
     assert process.stdout.readline() == "locked\n"
     return process
 
@@ -240,8 +238,8 @@ def test_one_training_a_folder(manifest: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=rf"^{options.output}: another training is running there"):
             train(options, restart=restart, progress=False)
     assert saved(options.output) == before
-    process.kill()
-    process.wait()
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
     run(options)
 
 
@@ -290,16 +288,15 @@ def test_a_disk_that_is_full_is_a_sentence(manifest: Path, tmp_path: Path) -> No
     """Files may have 20 kB: the first checkpoint does not fit."""
     command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 2 --batch-size 2
         --hidden 64 --layers 1 --checkpoint-every 1 --accelerator cpu --no-progress"""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
     # Python would leave the first 20 kB of modules that it compiles, for others to stumble over.
-    result = subprocess.run(
-        [sys.executable, "-m", "prnn", *command.split()],
-        capture_output=True, text=True, check=False, preexec_fn=limited,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+    program = """
+import resource, sys
+import prnn.cli
+sys.dont_write_bytecode = True
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+sys.exit(prnn.cli.main(sys.argv[1:]))
+"""
+    result = forked.run("-c", program, *command.split())
     assert result.stderr == f"prnn: {tmp_path / 'out' / 'last.ckpt'}: file too large\n"
     assert result.returncode == 2
     assert saved(tmp_path / "out") == {}

@@ -3,13 +3,12 @@ ranges at all."""
 
 import io
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import soundfile
@@ -81,9 +80,7 @@ def test_a_sentence_is_one_line(tmp_path: Path) -> None:
     commands = [["evaluate", "model.ckpt", "odd.jsonl"], ["transcribe", "model.ckpt", "infinite.wav"]]
     said = [r"there is no file \S*a\\nb\\x1b\[31m", "has samples that are not finite numbers"]
     for (command, *files), words in zip(commands, said, strict=True):
-        arguments = [sys.executable, "-m", "prnn", command, *(str(tmp_path / name) for name in files)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(prnn.__file__).parents[1])}
-        done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
+        done = forked.run("-m", "prnn", command, *(str(tmp_path / name) for name in files))
         assert done.returncode == 2
         assert re.fullmatch(rf"prnn: [^\n]*{words}\n", done.stderr), done.stderr
 

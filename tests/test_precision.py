@@ -2,9 +2,8 @@
 torch keeps what the newer ones were set to apart from the older ones."""
 
 import itertools
-import subprocess
-import sys
 
+import forked
 import pytest
 import torch
 
@@ -19,7 +18,7 @@ backends = torch.backends
 
 
 def run(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", PROGRAM + program], capture_output=True, text=True)
+    done = forked.run("-c", PROGRAM + program)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,10 +4,10 @@ import io
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from asr_data import write_corpus
@@ -116,7 +116,7 @@ TransducerTask.training_step = stopped
 from prnn.cli import main
 sys.exit(main({arguments!r}))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True)
+    done = forked.run("-c", program)
     status, word = (130, "interrupted") if number == signal.SIGINT else (143, "terminated")
     sentence = f"prnn: {word}; the same command goes on from {last_checkpoint(tmp_path / 'out')}\n"
     assert (done.returncode, done.stderr) == (status, sentence)

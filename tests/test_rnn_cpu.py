@@ -8,11 +8,10 @@ import mmap
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 
 import capi
+import forked
 import pytest
 import torch
 from reference import rnn as reference
@@ -20,6 +19,7 @@ from rnn_case import OUTPUTS, RnnCase
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TESTS = pathlib.Path(__file__).parent
+PATHS = {"PYTHONPATH": str(TESTS)}
 
 LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
@@ -30,7 +30,7 @@ NARROW = reference.Stack(reference.LSTM, 9, 20, 2, 2, projection=7)
 
 THREADS = """
 import sys, torch
-sys.path.insert(0, sys.argv[1])
+torch.set_num_threads(int(sys.argv[1]))
 import test_rnn_cpu
 torch.save(test_rnn_cpu.large_results(), sys.argv[2])
 """
@@ -63,14 +63,10 @@ def large_results() -> dict[str, torch.Tensor]:
 
 @functools.cache
 def results_of_process(threads: int, isa: str) -> dict[str, torch.Tensor]:
-    environment = {"OMP_NUM_THREADS": str(threads), "PRNN_CPU_ISA": isa}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "results.pt")
-        subprocess.run(
-            [sys.executable, "-c", THREADS, str(TESTS), str(path)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])} | environment,
-            check=True,
-        )
+        done = forked.run("-c", THREADS, str(threads), str(path), env=os.environ | PATHS | {"PRNN_CPU_ISA": isa})
+        assert done.returncode == 0, done.stderr
         return torch.load(path)
 
 
@@ -118,27 +114,15 @@ def test_every_instruction_set(isa: str) -> None:
         "test_sizes_around_vector_widths or test_few_rows or (test_training_step and ragged and float)"
         " or test_every_number or test_products_of_many_parts"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/test_rnn_c_api.py",
-        "tests/test_rnn_half_cpu.py",
-        "-k",
-        selection,
-    ]
-    environment = os.environ | {"PRNN_CPU_ISA": isa, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
-    result = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=300)
+    files = [str(TESTS / name) for name in ("test_rnn_c_api.py", "test_rnn_half_cpu.py")]
+    options = ["-q", "-p", "no:cacheprovider", "-k", selection]
+    result = forked.run("-m", "pytest", *options, *files, env=os.environ | PATHS | {"PRNN_CPU_ISA": isa})
     assert result.returncode == 0, result.stdout[-2000:]
 
 
 def test_unknown_instruction_set_is_refused() -> None:
     code = "import prnn, torch; prnn.nn.GRU(3, 4)(torch.zeros(2, 1, 3))"
-    environment = os.environ | {"PRNN_CPU_ISA": "sse9", "PYTHONPATH": str(TESTS.parent)}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    result = forked.run("-c", code, env=os.environ | {"PRNN_CPU_ISA": "sse9"})
     assert 'PRNN_CPU_ISA is "sse9"; it must be portable, avx2, avx512, avx512_bf16 or amx' in result.stderr
 
 

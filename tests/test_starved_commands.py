@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from asr_data import write_corpus
 
@@ -13,22 +14,16 @@ from prnn.commands.failure import CommandError
 from prnn.commands.run import _private_folder
 
 TRAIN = [
-    sys.executable, "-m", "prnn", "train", "--epochs", "1", "--hidden", "4", "--layers", "1", "--accelerator", "cpu",
-    "--pictures", "0", "--no-progress",
+    "train", "--epochs", "1", "--hidden", "4", "--layers", "1", "--accelerator", "cpu", "--pictures", "0",
+    "--no-progress",
 ]  # fmt: skip
 
 
-def run(folder: Path, *options: str, prepare: str = "", files: int = 0) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, prepare: str) -> subprocess.CompletedProcess[str]:
     manifest = str(write_corpus(folder, "tones", ["ab", "c", "b", "ca"]))
-    command = [*TRAIN, "--manifest", manifest, "--valid", manifest, "--output", str(folder / "out"), *options]
-    if prepare:
-        command[1:3] = ["-c", f"{prepare}\nimport sys\nfrom prnn.cli import main\nsys.exit(main(sys.argv[1:]))"]
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-    limit = limited if files else None
-    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    program = f"{prepare}\nimport sys\nfrom prnn.cli import main\nsys.exit(main(sys.argv[1:]))"
+    more = ["--manifest", manifest, "--valid", manifest, "--output", str(folder / "out")]
+    return forked.run("-c", program, *TRAIN, *more, *options)
 
 
 def test_a_process_that_prepares_batches_is_killed(tmp_path: Path) -> None:
@@ -51,7 +46,8 @@ dataset.UtteranceDataset.batch = killed
 
 
 def test_few_open_files(tmp_path: Path) -> None:
-    done = run(tmp_path, "--workers", "2", files=16)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))"
+    done = run(tmp_path, "--workers", "2", prepare=limit)
     assert done.returncode == 2
     expected = (
         "prnn: a process may have 16 files open here (ulimit -n), and 2 workers need 60; raise the limit, or take"

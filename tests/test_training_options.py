@@ -6,7 +6,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -450,8 +450,7 @@ def command(manifest: Path, output: Path, *more: object) -> list[str]:
 
 def prnn(*arguments: str) -> subprocess.CompletedProcess[str]:
     """For trainings with several processes, of which the first starts the others with its own command line."""
-    process = [sys.executable, "-m", "prnn", *arguments]
-    return subprocess.run(process, capture_output=True, text=True, timeout=240, check=False)
+    return forked.run("-m", "prnn", *arguments)
 
 
 def free_port() -> int:
@@ -471,16 +470,16 @@ def test_two_nodes_of_torchrun(manifest: Path, tmp_path: Path) -> None:
     assert [one.stdout.count(told) for told in ("12 steps", "epoch 4, step 12", "best model")] == [1, 1, 1]
     port = free_port()
     nodes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank),
-             "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "prnn",
-             *command(manifest, tmp_path / "two", "--num_nodes", 2, "--restart")],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        forked.Process(
+            "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank), "--nproc-per-node", "1",
+            "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "prnn",
+            *command(manifest, tmp_path / "two", "--num_nodes", 2, "--restart"),
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for rank in range(2)
     ]  # fmt: skip
-    outputs = [node.communicate(timeout=240)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], outputs
+    outputs = [node.stdout.read() for node in nodes]
+    assert [node.wait() for node in nodes] == [0, 0], [node.errors() for node in nodes]
     assert [output.count("best model") for output in outputs] == [1, 0]
     last = [read_checkpoint(tmp_path / name / "last.ckpt") for name in ("one", "two")]
     assert last[0]["global_step"] == 4 * 3
@@ -505,17 +504,13 @@ def test_processes_accumulate_together(manifest: Path, tmp_path: Path) -> None:
 
 def test_processes_that_cannot_begin_say_so_once(manifest: Path, tmp_path: Path) -> None:
     """And they have no threads of gloo's any more: these would abort a process now and then as it ends."""
-    program = tmp_path / "program.py"
-    program.write_text(
+    (tmp_path / "program.py").write_text(
         "import sys, torch, prnn.cli\n"
         "status = prnn.cli.main(sys.argv[1:])\n"
         "sys.exit(1 if torch.distributed.is_initialized() else status)\n"
     )
     arguments = command(tmp_path / "none.jsonl", tmp_path / "out", "--devices", 3)
-    missing = subprocess.run(
-        [sys.executable, program, *arguments], capture_output=True, text=True, timeout=240, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    missing = forked.run("-m", "program", *arguments, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert (missing.returncode, missing.stdout) == (2, ""), missing.stderr
     assert missing.stderr == f"prnn: {tmp_path / 'none.jsonl'}: no such file\n"
     assert not (tmp_path / "out").exists()
@@ -536,23 +531,19 @@ def wait_for_the_end_of_group(group: int) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("devices", "kill"), [(2, os.kill), (1, os.kill), (1, os.killpg)])
+@pytest.mark.parametrize(("devices", "kill"), [(2, os.kill), (1, os.killpg)])
 def test_terminated_processes_end_together(
     manifest: Path, tmp_path: Path, devices: int, kill: Callable[[int, int], None]
 ) -> None:
     """With a status and one sentence that say so; also where those that prepare batches have got the signal."""
     more = ["--devices", devices, "--epochs", 10000, "--valid-every", 1, "--workers", 2 - devices]
     arguments = command(manifest, tmp_path / "out", *more)
-    with subprocess.Popen(
-        [sys.executable, "-m", "prnn", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert any(line.startswith("epoch 1,") for line in process.stdout)
-        kill(process.pid, signal.SIGTERM)
-        _, errors = process.communicate()
+    process = forked.Process("-m", "prnn", *arguments, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert any(line.startswith("epoch 1,") for line in process.stdout)
+    kill(process.pid, signal.SIGTERM)
+    process.stdout.read()
     sentence = f"prnn: terminated; the same command goes on from {tmp_path / 'out/last.ckpt'}\n"
-    assert (process.returncode, errors) == (128 + signal.SIGTERM, sentence)
+    assert (process.wait(), process.errors()) == (128 + signal.SIGTERM, sentence)
     wait_for_the_end_of_group(process.pid)
     assert read_checkpoint(tmp_path / "out/last.ckpt")["global_step"] > 0
 

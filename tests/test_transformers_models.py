@@ -3,9 +3,8 @@
 import importlib.util
 import os
 import pathlib
-import subprocess
-import sys
 
+import forked
 import pytest
 
 needs_transformers = pytest.mark.skipif(
@@ -16,10 +15,8 @@ needs_transformers = pytest.mark.skipif(
 
 def check_small_models(device: str) -> None:
     """In a process of its own, since all of Transformers' models change with the installation."""
-    program = pathlib.Path(__file__).with_name("transformers_program.py")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, program, device]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    tests = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
+    done = forked.run("-m", "transformers_program", device, env=os.environ | tests)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("OK\n")
 
