@@ -176,6 +176,8 @@ def begin(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+    else:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     kind, program, *arguments = request["arguments"]
     sys.argv = [kind, *arguments]
     if kind == "-m":

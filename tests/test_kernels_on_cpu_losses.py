@@ -44,14 +44,14 @@ def joint_tiles(builder: Builder) -> pathlib.Path:
 )
 def test_an_rnnt_lattice(rnnt: pathlib.Path, kind: str, lattice: str, frames: int, targets: int) -> None:
     sizes = {"batch": 3, "frames": frames, "targets": targets}
-    for seed in range(1, 6):
+    for seed in (1, 2, 3):
         build.compare(rnnt, TOLERANCE[kind], NAMES, type=kind, lattice=lattice, seed=seed, **sizes)
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.parametrize(("frames", "targets"), [(150, 70), (300, 33), (9, 4)])
 def test_the_states_of_ctc(ctc: pathlib.Path, kind: str, frames: int, targets: int) -> None:
-    for seed in range(1, 6):
+    for seed in (1, 2, 3):
         build.compare(ctc, TOLERANCE[kind], NAMES, type=kind, frames=frames, targets=targets, batch=3, seed=seed)
 
 

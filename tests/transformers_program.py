@@ -106,9 +106,10 @@ def check(name: str, reference: dict[str, Any]) -> None:
     torch.testing.assert_close(gradients(checkpointed), slopes)
     with torch.autocast(DEVICE.type, torch.bfloat16):
         torch.testing.assert_close(step(make(name), given), loss, rtol=2e-2, atol=0)
-    compiled = make(name)
-    compiled.encoder.compile(backend="aot_eager")
-    torch.testing.assert_close(step(compiled, given), loss)
+    if name in ("ParakeetForTDT", "NemotronAsrStreamingForRNNT"):  # of each encoder
+        compiled = make(name)
+        compiled.encoder.compile(backend="aot_eager")
+        torch.testing.assert_close(step(compiled, given), loss)
     parallel = nn.parallel.DistributedDataParallel(make(name))
     torch.testing.assert_close(step(parallel, given), loss)
     torch.testing.assert_close(gradients(parallel.module), slopes)
