@@ -10,19 +10,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from prnn._C import Sequences
-from prnn._lstm_layers import run_lstm_layers
+from prnn._layer_norm_stack import run_layer_norm_stack
 from prnn._modes import CELL_STATES, MODES
 from prnn._ops._call import Options
 from prnn._ops._dropout import draw_seed
 from prnn._ops._layer import BACKENDS, Config
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
-from prnn._state_masks import (
-    are_in_kernels,
-    draw_masks,
-    mask_configuration,
-    uses_masks,
-)
+from prnn._state_masks import draw_masks, mask_configuration
 
 __all__ = [
     "CELL_STATES",
@@ -52,7 +47,7 @@ Run = Callable[[Tensor, Tensor | None, Tensor | None, Sequence[Tensor], Layout, 
 
 def configuration_of(module: Any, return_cells: bool = False, has_reset: bool = False) -> Config:
     """The operator's configuration of a call of a prnn.nn.LSTM, GRU or RNN."""
-    zoneout, mask_kinds = mask_configuration(module) if uses_masks(module) else (0.0, 0)
+    zoneout, mask_kinds = mask_configuration(module)
     return Config(
         MODES[module.mode],
         module.hidden_size,
@@ -84,15 +79,10 @@ def compute(
     input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
     batch_sizes, lengths, max_batch, *_ = layout
     if module.normalize != "none":
-        return run_lstm_layers(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, None, run)
+        return run_layer_norm_stack(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, run)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
-    zoneout = recurrent = None
     batch = input.size(1) if max_batch is None else max_batch
-    if config.zoneout > 0 or config.mask_kinds > 0:
-        zoneout, recurrent = draw_masks(module, input, batch)
-        if config.mode == MODES["LSTM"] and not are_in_kernels(config, input, batch, lengths, weights):
-            given = (batch_sizes, _tensor_of(lengths), reset, (zoneout, recurrent), run, config.return_cells)
-            return run_lstm_layers(module, input, states, weights, *given)
+    zoneout, recurrent = draw_masks(module, input, batch) if config.mask_kinds > 0 else (None, None)
     hx, cx, *at_reset = states
     if reset is not None and not resets_in_kernels(config, input, batch):
         options = (reset, zoneout, recurrent, seed, None)

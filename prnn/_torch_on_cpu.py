@@ -14,7 +14,7 @@ from torch.nn.parameter import Parameter
 
 from prnn import _C
 from prnn._ops._handles import handle
-from prnn._state_masks import uses_masks
+from prnn._state_masks import mask_configuration
 
 __all__ = ["run_torchs", "takes_torchs"]
 
@@ -51,7 +51,7 @@ def _is_faster(
 def takes_torchs(module: Any) -> bool:
     """Whether calls in bfloat16 may be torch's. Of a projection torch warns that oneDNN has none."""
     is_plain = module.heads == 1 and module.proj_size == 0 and module.normalize == "none" and module.mode in _OPERATORS
-    return is_plain and module.backend != "persistent" and not uses_masks(module)
+    return is_plain and module.backend != "persistent" and mask_configuration(module) == (0.0, 0)
 
 
 def run_torchs(

@@ -8,26 +8,24 @@ import torch
 from torch import Tensor
 
 from prnn import _C, nn
-from prnn._lstm_layers import gates_configuration
+from prnn._layer_norm_stack import gates_configuration
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._options import configuration_of
-from prnn._state_masks import are_kernels_faster, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
 _MOST = 2**31 - 1  # sequences, and rows of data that the resident kernels count
 _LONG = 256  # timesteps of long sequences
 _OURS = (nn.RNN, nn.GRU, nn.LSTM, nn.sLSTM)
-_TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
+_KINDS = (nn.LayerNormLSTM, *_OURS, torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerExplanation:
     """One module. Engines are those of docs/resident_kernels.md ("mma", "wgmma", "cluster", ...), "cpu" or "cudnn", of
-    a LayerNormLSTM, and of an LSTM with zoneout or recurrent dropout and many sequences, those of
-    docs/layer_norm_lstm.md."""
+    a LayerNormLSTM those of docs/layer_norm_lstm.md."""
 
     name: str  # in the model; "" for the model itself
     module: str  # what it is: "LSTM 80 -> 512, 2 layers"
@@ -106,20 +104,9 @@ def explain(
     sizes = _sizes_of_input(module, batch) or _batch_sizes(batch)
     layers = []
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.LayerNormLSTM):
-            layers.append(_explain_layer(name, layer, sizes, gpu, dtype, takes_gates=True))
-        elif isinstance(layer, (*_OURS, *_TORCH)):
-            found = _explain_layer(name, layer, sizes, gpu, dtype)
-            if isinstance(layer, nn.LSTM) and uses_masks(layer) and not _is_plain(layer, found, sizes[0]):
-                found = _explain_layer(name, layer, sizes, gpu, dtype, takes_gates=True)
-            layers.append(found)
+        if isinstance(layer, _KINDS):
+            layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
     return Explanation(sizes[0], tuple(layers))
-
-
-def _is_plain(layer: nn.LSTM, found: LayerExplanation, batch: int) -> bool:
-    """Whether an LSTM with masks runs on the kernels of LSTMs without, which _explain_layer() has found."""
-    is_faster = are_kernels_faster(layer.hidden_size, batch, found.dtype, layer.training)
-    return found.forward == "cpu" or (found.supported and (is_faster or layer.heads > 1))
 
 
 def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor) -> list[int] | None:
@@ -129,13 +116,12 @@ def _sizes_of_input(module: torch.nn.Module, input: int | Sequence[int] | Tensor
     found = f"a tensor of shape {tuple(input.shape)} and {input.dtype}"
     if input.dim() < 2 or 0 in input.shape[:2]:
         raise ValueError(f"batch is {found}; an input of the model has at least two dimensions and one sequence")
-    kinds = (nn.LayerNormLSTM, *_OURS, *_TORCH)
     features = _features(module)
     if features is not None and input.is_floating_point() and input.size(-1) != features:
         raise ValueError(f"batch is {found}; the model takes {features} features, the last dimension")
-    layers = [layer for layer in module.modules() if isinstance(layer, kinds)]
+    layers = [layer for layer in module.modules() if isinstance(layer, _KINDS)]
     if input.dim() == 2 and input.is_floating_point():
-        steps, batch = (input.size(0), 1) if isinstance(module, kinds) else (_LONG, input.size(0))
+        steps, batch = (input.size(0), 1) if isinstance(module, _KINDS) else (_LONG, input.size(0))
     else:
         steps, batch = input.shape[:2]
         if layers and layers[0].batch_first:
@@ -201,13 +187,11 @@ def _explain_layer(
     sizes: list[int],
     gpu: str | None,
     dtype: torch.dtype | None,
-    takes_gates: bool = False,
 ) -> LayerExplanation:
-    """takes_gates: of the kernels that take the input of the gates, of one layer and head."""
     weight = next(layer.parameters())
     dtype = dtype or weight.dtype
     notes = []
-    if type(layer) not in (*_OURS, *_TORCH, nn.LayerNormLSTM):
+    if type(layer) not in _KINDS:
         notes.append(f"{type(layer).__qualname__} is a subclass, which prnn.convert leaves as it is")
     is_cuda = gpu is not None or weight.device.type == "cuda"
     computed = dtype
@@ -215,7 +199,7 @@ def _explain_layer(
         computed = torch.float32
         notes.append("computed in float32")
     width = layer.input_size
-    if takes_gates:
+    if isinstance(layer, nn.LayerNormLSTM):  # each layer and direction is a call
         config, sizes = gates_configuration(layer, False), sizes[:1]
         width = 4 * config.hidden_size
     elif isinstance(layer, _OURS):

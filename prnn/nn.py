@@ -159,8 +159,8 @@ class LSTM(Recurrent):
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
             all timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
 
-    With zoneout or recurrent_dropout there is no projection. On a GPU, layers with either in float64, and too large to
-    stay resident, have no return_cells, and their host waits for reset.
+    With zoneout or recurrent_dropout there is no projection, and on a GPU the resident kernels alone serve the layer:
+    float64, and layers that are too large for them, raise prnn.NotSupportedError.
     """
 
     forget_bias: float | None = None

@@ -13,7 +13,6 @@ from reference import rnn as reference
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
-from prnn import _options
 
 MODES = {
     "LSTM": reference.LSTM,
@@ -21,15 +20,6 @@ MODES = {
     "RNN_TANH": reference.RNN_TANH,
     "RNN_RELU": reference.RNN_RELU,
 }
-
-
-class OfOtherKernels(prnn.nn.LSTM):
-    """An LSTM whose masks LayerNormLSTM's kernels serve, as of large batches on a GPU."""
-
-    def _run(self, *arguments: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_options, "are_in_kernels", lambda *_: False)
-            return super()._run(*arguments)
 
 
 def draw_masks(module: Any, input: torch.Tensor) -> reference.Masks:

@@ -15,7 +15,7 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_sequence
 
 import prnn
-from prnn import _lstm_layers
+from prnn import _layer_norm_stack
 
 KINDS = ["gates", "products", "none"]
 CASES = [
@@ -440,7 +440,7 @@ def test_plan_of_two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     assert plan("none", 33, 1024) == plan("none", 64, 770) == ("grid", "steps")
     assert plan("none", 65, 1024) == plan("none", 33, 768) == plan("gates", 33, 1024) == ("steps", "steps")
-    (found,) = prnn.explain(prnn.nn.LSTM(8, 1024, zoneout=0.1), 48, gpu="h200").layers
+    (found,) = prnn.explain(prnn.nn.LayerNormLSTM(8, 1024), 17, gpu="h200", dtype=torch.bfloat16).layers
     assert (found.forward, found.backward) == ("grid", "steps")
     assert found.notes == ("two launches a timestep backward: see docs/layer_norm_lstm.md",)
     assert plan("gates", 32, 1024) == ("grid", "grid")
@@ -475,6 +475,8 @@ def test_results_are_reproducible() -> None:
 @pytest.mark.parametrize("lengths", [[5, 1, 3], [2, 4], [5, 5], [1], []], ids=str)
 def test_lengths_that_are_constants_of_a_graph(lengths: list[int]) -> None:
     """A capture on a GPU makes lengths such constants."""
-    found = _lstm_layers._constant_lengths(torch.tensor(lengths, dtype=torch.int64), torch.zeros(5, len(lengths), 2))
+    found = _layer_norm_stack._constant_lengths(
+        torch.tensor(lengths, dtype=torch.int64), torch.zeros(5, len(lengths), 2)
+    )
     assert found.dtype == torch.int32
     assert found.tolist() == lengths

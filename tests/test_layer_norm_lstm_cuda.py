@@ -264,6 +264,25 @@ def test_reset(hidden: int, normalize: str, dtype: torch.dtype) -> None:
         assert error <= TOLERANCES[dtype]
 
 
+def test_a_graph_has_resets_of_one_timestep() -> None:
+    """An agent acts: nothing is cut, which a graph could not wait for."""
+    module = prnn.nn.LayerNormLSTM(8, 64, device="cuda", zoneout=0.2).eval()
+    x, reset = torch.randn(1, 3, 8, device="cuda"), torch.rand(1, 3, device="cuda") < 0.3
+    states = torch.randn(1, 3, 64, device="cuda"), torch.randn(1, 3, 64, device="cuda")
+    with torch.no_grad():
+        module(x, states, reset=reset)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output, _ = module(x, states, reset=reset)
+            with pytest.raises(ValueError, match="reset is on cuda:0, and a CUDA graph is being captured"):
+                module(x.expand(6, -1, -1), states, reset=reset.expand(6, -1))
+        reset.logical_not_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(output, module(x, states, reset=reset)[0])
+
+
 @pytest.mark.parametrize(("hidden", "batch"), [(128, 2), (512, 100)])
 def test_long_sequences_do_not_drift(hidden: int, batch: int) -> None:
     case = Case(400, batch, hidden)

@@ -153,6 +153,21 @@ def test_masks_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(output, torch.stack([*[hx[0][0]] * 2, *[anew[0][0]] * 3]))
 
 
+def test_a_graph_breaks_where_sequences_are_cut() -> None:
+    torch.compiler.reset()
+    module = prnn.nn.LayerNormLSTM(3, 4, zoneout=0.2, recurrent_dropout=0.1)
+    compiled = torch.compile(module, backend="eager")
+    for share in (0.1, 0.8):  # other numbers of pieces
+        input, reset, results = torch.randn(5, 2, 3), torch.rand(5, 2) < share, []
+        for call in (module, compiled):
+            torch.manual_seed(1)
+            results.append(call(input, reset=reset)[0])
+        torch.testing.assert_close(*results)
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="_run_cut"):
+        torch.compile(module, backend="eager", fullgraph=True)(input, reset=reset)
+
+
 def test_types_and_no_sequences() -> None:
     reset = torch.rand(5, 2) < 0.4
     module = prnn.nn.LayerNormLSTM(3, 4, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""torch's switch for tf32 in recurrent layers, as LSTMs that take gates read it. What it does on a GPU:
+"""torch's switch for tf32 in recurrent layers, as LayerNormLSTM reads it. What it does on a GPU:
 test_layer_norm_lstm_tf32_cuda.py."""
 
 from collections.abc import Callable
@@ -8,15 +8,8 @@ import pytest
 import torch
 
 import prnn
-from prnn import _C, _options
+from prnn import _C
 from prnn._ops import _call, _layer, layer_norm_lstm_input
-
-Make = Callable[[torch.dtype], torch.nn.Module]
-
-LAYERS: dict[str, Make] = {
-    "LayerNormLSTM": lambda dtype: prnn.nn.LayerNormLSTM(3, 4, dtype=dtype),
-    "LSTM with masks": lambda dtype: prnn.nn.LSTM(3, 4, zoneout=0.2, recurrent_dropout=0.1, dtype=dtype).eval(),
-}
 
 
 @pytest.fixture
@@ -46,7 +39,6 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(_layer.Layer, "__init__", make_following)
     monkeypatch.setattr(_call.Call, "_prepared", noted_call)
     monkeypatch.setattr(layer_norm_lstm_input, "_layer_of", noted_products)
-    monkeypatch.setattr(_options, "are_in_kernels", lambda *_: False)
     return found
 
 
@@ -61,11 +53,10 @@ def run(module: Callable[..., Any], dtype: torch.dtype, first: bool, second: boo
     return [output.detach(), x.grad]
 
 
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_each_call_reads_torchs_switch(make: Make, is_compiled: bool, allowed: list[bool]) -> None:
+def test_each_call_reads_torchs_switch(is_compiled: bool, allowed: list[bool]) -> None:
     """Which has no effect on the CPU. A compiled module is not compiled again."""
-    module = make(torch.float32)
+    module = prnn.nn.LayerNormLSTM(3, 4)
     run_module = torch.compile(module, fullgraph=True, backend="aot_eager") if is_compiled else module
     expected = run(run_module, torch.float32, False, False)
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -76,9 +67,8 @@ def test_each_call_reads_torchs_switch(make: Make, is_compiled: bool, allowed: l
             assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_only_float32_may_be_rounded(make: Make, allowed: list[bool]) -> None:
-    run(make(torch.float64), torch.float64, True, True)
+def test_only_float32_may_be_rounded(allowed: list[bool]) -> None:
+    run(prnn.nn.LayerNormLSTM(3, 4, dtype=torch.float64), torch.float64, True, True)
     assert allowed == [False, False]
 
 

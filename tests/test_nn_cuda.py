@@ -503,12 +503,16 @@ def test_compile_to_graphs_with_lengths_on_the_host(cell: str, options: dict[str
 @pytest.mark.skipif(not _segments.ASKS_WHILE_COMPILING, reason="torch before 2.11 breaks the graph at resets on a GPU")
 @pytest.mark.parametrize(
     ("cell", "hidden", "dtype", "zoneout"),
-    [("GRU", 32, torch.float32, 0.0), ("GRU", 32, torch.float32, 0.2), ("LSTM", 1024, torch.bfloat16, 0.0)],
+    [
+        ("GRU", 32, torch.float32, 0.0),
+        ("GRU", 32, torch.float32, 0.2),
+        ("LSTM", 32, torch.float32, 0.2),
+        ("LSTM", 1024, torch.bfloat16, 0.0),
+    ],
     ids=str,
 )
 def test_compile_with_resets_that_kernels_read(cell: str, hidden: int, dtype: torch.dtype, zoneout: float) -> None:
-    """In one graph, whether the layer was called before or not. Not of an LSTM with masks, which is compiled to kernels
-    that know no resets."""
+    """In one graph, whether the layer was called before or not."""
     torch.compiler.reset()
     module = make(prnn.nn, cell, 24, hidden, zoneout=zoneout, device="cuda", dtype=dtype).eval()
     run = torch.compile(module, fullgraph=True)

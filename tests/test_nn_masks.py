@@ -1,5 +1,5 @@
 """prnn.nn.LSTM with zoneout and recurrent dropout on the CPU: against torch operations with the same masks, what is
-served and what is refused. Of the operator: test_layer_norm_lstm.py."""
+served and what is refused. Of the kernels: test_rnn_masks.py."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from masked_layer_case import (
-    OfOtherKernels,
     check_copies_and_pickles,
     check_lengths,
     check_masks_follow_torchs_generator,
@@ -21,19 +20,13 @@ import prnn
 LSTM = prnn.nn.LSTM
 
 
-EITHER = pytest.mark.parametrize("make", [LSTM, OfOtherKernels])
-
-
-@EITHER
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
 @pytest.mark.parametrize(
     "masks", [{"zoneout": 0.3}, {"recurrent_dropout": 0.4}, {"zoneout": 0.2, "recurrent_dropout": 0.1}]
 )
-def test_equals_its_formulas(
-    make: type[LSTM], masks: dict[str, float], options: dict[str, bool], training: bool
-) -> None:
-    module = make(5, 6, 2, dtype=torch.float64, **masks, **options).train(training)
+def test_equals_its_formulas(masks: dict[str, float], options: dict[str, bool], training: bool) -> None:
+    module = LSTM(5, 6, 2, dtype=torch.float64, **masks, **options).train(training)
     input = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
     states = 4 if options.get("bidirectional") else 2
     hx = tuple(torch.randn(states, 3, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -93,19 +86,17 @@ def test_dropout_between_layers() -> None:
     assert torch.equal(module(input)[0], module(input)[0])
 
 
-@EITHER
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_lengths(make: type[LSTM], batch_first: bool) -> None:
+def test_lengths(batch_first: bool) -> None:
     options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
-    check_lengths(make(3, 4, 2, zoneout=0.2, **options).eval())
+    check_lengths(LSTM(3, 4, 2, zoneout=0.2, **options).eval())
 
 
-@EITHER
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])
-def test_packed_sequences(make: type[LSTM], enforce_sorted: bool, batch_first: bool) -> None:
+def test_packed_sequences(enforce_sorted: bool, batch_first: bool) -> None:
     options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
-    check_packed_sequences(make(3, 4, 2, zoneout=0.2, **options).eval(), enforce_sorted)
+    check_packed_sequences(LSTM(3, 4, 2, zoneout=0.2, **options).eval(), enforce_sorted)
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -146,12 +137,34 @@ def test_explain() -> None:
     (found,) = prnn.explain(module, 4, gpu="h200", dtype=torch.float16).layers
     assert (found.forward, found.backward, found.replicas, found.blocks) == ("cluster", "cluster", 4, 16)
     assert found.layers_together == 1
-    (found,) = prnn.explain(module, 500, gpu="h200", dtype=torch.float16).layers  # of LayerNormLSTM's kernels
-    assert (found.forward, found.notes) == ("steps", ("two launches a timestep: see docs/layer_norm_lstm.md",))
+    (found,) = prnn.explain(module, 500, gpu="h200", dtype=torch.float16).layers
+    assert (found.forward, found.backward) == ("cluster", "cluster")
     (found,) = prnn.explain(module.eval(), 4, gpu="h200", dtype=torch.float16).layers
     assert found.forward == prnn.explain(LSTM(80, 512, 2), 4, gpu="h200", dtype=torch.float16).layers[0].forward
     (found,) = prnn.explain(module.train(), 4, dtype=torch.float16).layers
     assert (found.forward, found.notes) == ("cpu", ("computed in float32",))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "dtype", "backend", "reason"),
+    [
+        (512, torch.float64, "best", "the data type is double; the resident kernels take float, half and bfloat16; "),
+        (
+            2048,
+            torch.float32,
+            "best",
+            "hidden size 2048 is more than stays resident on this GPU, at most 1664 for",
+        ),
+        (512, torch.float16, "cudnn", ""),
+    ],
+)
+def test_what_no_kernel_serves_is_explained(hidden: int, dtype: torch.dtype, backend: str, reason: str) -> None:
+    for masks in ({"zoneout": 0.1}, {"recurrent_dropout": 0.1}):
+        module = LSTM(80, hidden, backend=backend, device="meta", **masks)
+        (found,) = prnn.explain(module, 4, gpu="h200", dtype=dtype).layers
+        assert (found.supported, found.forward, found.backward) == (False, "-", "-")
+        assert found.notes[0].startswith(reason)
+        assert found.notes[0].endswith("cuDNN has no masks of the recurrence (prnnSetRNNMasks)")
 
 
 MASKED = {"zoneout": 0.25}
@@ -161,13 +174,9 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: LSTM(3, 4, zoneout=math.nan), ValueError, "zoneout is nan"),
     (lambda: LSTM(3, 4, zoneout="no"), TypeError, "zoneout is 'no'; it must be a number"),
     (lambda: LSTM(3, 4, proj_size=2, **MASKED), ValueError, "zoneout is 0.25, but proj_size is 2"),
+    (lambda: LSTM(3, 4, proj_size=2, recurrent_dropout=0.5), ValueError, "recurrent_dropout is 0.5, but proj_size is"),
     (lambda: LSTM(3, 4, **MASKED)(torch.zeros(0, 2, 3)), ValueError, "input has 0 timesteps; it must have at least 1"),
     (lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), lengths=[3]), ValueError, r"lengths\[0\] is 3; it must lie"),
-    (
-        lambda: OfOtherKernels(3, 4, recurrent_dropout=0.5)(torch.zeros(2, 1, 3), return_cells=True),
-        prnn.NotSupportedError,
-        "return_cells is True, but recurrent_dropout is 0.5",
-    ),
 ]
 
 

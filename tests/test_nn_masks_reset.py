@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from masked_layer_case import OfOtherKernels, flatten, layer_of, run_written_out, weight_gradients
+from masked_layer_case import flatten, layer_of, run_written_out, weight_gradients
 from test_nn_state_masks import MASKED as OF_GRU_AND_RNN
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -23,7 +23,6 @@ MASKED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = OF_GRU_AND_RNN | 
     "lstm, zoneout": (LSTM, {"zoneout": 0.3}),
     "lstm, dropout": (LSTM, {"recurrent_dropout": 0.4}),
     "lstm, both": (LSTM, {"zoneout": 0.2, "recurrent_dropout": 0.1}),
-    "lstm of other kernels": (OfOtherKernels, {"zoneout": 0.2, "recurrent_dropout": 0.1}),
 }
 EVERY = pytest.mark.parametrize(("make", "masks"), MASKED.values(), ids=MASKED)
 CELLS = pytest.mark.parametrize("make", [LSTM, GRU])
@@ -81,9 +80,10 @@ def test_reset_in_a_call_of_one_timestep(make: Callable[..., Any], masks: dict[s
     compare(make(5, 6, 2, bidirectional=True, **DOUBLE, **masks), with_states, steps=1)
 
 
-def test_one_timestep_waits_for_no_flag() -> None:
+@pytest.mark.parametrize("make", [LSTM, prnn.nn.LayerNormLSTM])
+def test_one_timestep_waits_for_no_flag(make: Callable[..., Any]) -> None:
     torch.compiler.reset()
-    module, input = LSTM(3, 4, **BOTH).eval(), torch.randn(1, 2, 3)
+    module, input = make(3, 4, **BOTH).eval(), torch.randn(1, 2, 3)
     reset, anew = torch.tensor([[True, False]]), (torch.randn(1, 2, 4), torch.randn(1, 2, 4))
     expected, _ = module(input, None, reset=reset, reset_hx=anew)
     found = torch.func.vmap(lambda reset: module(input, None, reset=reset, reset_hx=anew)[0])(torch.stack([reset] * 3))
@@ -207,7 +207,7 @@ def test_unbatched(make: Callable[..., Any]) -> None:
     torch.testing.assert_close(output, module(input, reset=reset)[0][:, 0])
 
 
-@pytest.mark.parametrize(("make", "masks"), OF_GRU_AND_RNN.values(), ids=OF_GRU_AND_RNN)
+@EVERY
 @pytest.mark.parametrize("heads", [1, 2])
 def test_cut_sequences_are_what_the_kernels_do(
     make: Callable[..., Any], masks: dict[str, Any], heads: int, monkeypatch: pytest.MonkeyPatch
@@ -223,10 +223,11 @@ def test_cut_sequences_are_what_the_kernels_do(
         for in_kernels in (True, False):
             monkeypatch.setattr(_options, "resets_in_kernels", lambda *_, served=in_kernels: served)
             torch.manual_seed(6)
-            output, h = module(given, **options)
+            output, *states = flatten(module(given, **options))
             output = output if given is input else output.data
-            loss = output.sin().sum() + h.cos().sum()
-            found.append([output, h, *torch.autograd.grad(loss, [input, *module.parameters()], retain_graph=True)])
+            loss = output.sin().sum() + sum(state.cos().sum() for state in states)
+            wanted = [input, *module.parameters()]
+            found.append([output, *states, *torch.autograd.grad(loss, wanted, retain_graph=True)])
         torch.testing.assert_close(*found)
 
 
@@ -276,22 +277,6 @@ def test_compiles(make: Callable[..., Any], training: bool) -> None:
         results.append(call(input, reset=reset)[0])
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(torch.autograd.grad(result.sum(), input)[0] for result in results))
-
-
-def test_an_lstm_breaks_the_graph_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_options, "are_in_kernels", lambda *_: False)
-    torch.compiler.reset()
-    module = LSTM(3, 4, **BOTH)
-    compiled = torch.compile(module, backend="eager")
-    for share in (0.1, 0.8):  # other numbers of pieces
-        input, reset, results = torch.randn(5, 2, 3), torch.rand(5, 2) < share, []
-        for call in (module, compiled):
-            torch.manual_seed(1)
-            results.append(call(input, reset=reset)[0])
-        torch.testing.assert_close(*results)
-    torch.compiler.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="_run_cut"):
-        torch.compile(module, backend="eager", fullgraph=True)(input, reset=reset)
 
 
 @CELLS
@@ -377,14 +362,6 @@ def test_explain_of_heads() -> None:
     for make in (LSTM, GRU):
         (found,) = prnn.explain(make(80, 1024, heads=2, **BOTH), 4, gpu="h200", dtype=torch.float16).layers
         assert (found.forward, found.supported) == ("cluster", True)
-
-
-def test_what_is_not_served() -> None:
-    reset = torch.zeros(2, 1, dtype=torch.bool)
-    with pytest.raises(prnn.NotSupportedError, match=r"return_cells is True, but zoneout is 0\.2: the kernels that"):
-        OfOtherKernels(3, 4, heads=2, **BOTH)(torch.zeros(2, 1, 3), reset=reset, return_cells=True)
-    with pytest.raises(ValueError, match=r"recurrent_dropout is 0\.5, but proj_size is 2: a projected LSTM has none"):
-        LSTM(3, 4, proj_size=2, recurrent_dropout=0.5)
 
 
 @pytest.mark.skipif(not _segments.ASKS_WHILE_COMPILING, reason="torch before 2.11 breaks the graph at resets on a GPU")

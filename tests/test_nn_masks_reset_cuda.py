@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from masked_layer_case import check_each_replay_draws_masks, check_formulas_on_gpu, flatten
-from test_nn_masks_reset import BOTH, CELLS, GRU, LSTM
+from test_nn_masks_reset import BOTH, CELLS
 from test_rnn_cuda import why_not
 
 import prnn
@@ -21,8 +21,8 @@ def true_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def flags(steps: int = 6) -> torch.Tensor:
-    return torch.rand(steps, 3, device="cuda") < 0.3
+def flags() -> torch.Tensor:
+    return torch.rand(6, 3, device="cuda") < 0.3
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -41,11 +41,6 @@ def test_reset(make: Callable[..., Any], dtype: torch.dtype, hidden: int, traini
 def test_heads(make: Callable[..., Any], dtype: torch.dtype, heads: int, hidden: int, training: bool) -> None:
     module = make(40, hidden, bidirectional=True, heads=heads, device="cuda", dtype=dtype, **BOTH).train(training)
     check_formulas_on_gpu(module, TOLERANCES[dtype], reset=flags())
-
-
-def test_an_lstm_in_double_precision() -> None:
-    module = LSTM(40, 64, 2, bidirectional=True, device="cuda", dtype=torch.float64, **BOTH)
-    check_formulas_on_gpu(module, 1e-11, reset=flags())
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -68,24 +63,6 @@ def test_a_graph_reads_flags_and_draws_masks_anew(make: Callable[..., Any], head
     assert torch.equal(output, module(x, reset=reset)[0])
 
 
-def test_a_graph_of_one_timestep_of_an_lstm_in_double_precision() -> None:
-    """An agent acts: nothing is cut."""
-    options = {"device": "cuda", "dtype": torch.float64}
-    module = LSTM(8, 64, **options, **BOTH).eval()
-    x, reset = torch.randn(1, 3, 8, **options), flags(1)
-    state = torch.randn(1, 3, 64, **options), torch.randn(1, 3, 64, **options)
-    with torch.no_grad():
-        module(x, state, reset=reset)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output, _ = module(x, state, reset=reset)
-        reset.logical_not_()
-        graph.replay()
-        torch.cuda.synchronize()
-        assert torch.equal(output, module(x, state, reset=reset)[0])
-
-
 @CELLS
 def test_lengths_and_layouts(make: Callable[..., Any]) -> None:
     module = make(8, 64, batch_first=True, device="cuda", **BOTH).eval()
@@ -97,19 +74,10 @@ def test_lengths_and_layouts(make: Callable[..., Any]) -> None:
         assert (output[n, length:] == 0).all()
 
 
-def test_what_is_not_served() -> None:
+@CELLS
+def test_what_is_not_served(make: Callable[..., Any]) -> None:
     x, reset = torch.randn(6, 3, 8, device="cuda"), flags()
-    module = LSTM(8, 64, device="cuda", dtype=torch.float64, **BOTH)
-    module(x.double(), reset=reset)
-    torch.cuda.synchronize()
-    graph, double = torch.cuda.CUDAGraph(), x.double()
-    with torch.cuda.graph(graph), pytest.raises(ValueError, match="reset is on cuda:0, and a CUDA graph is being"):
-        module(double, reset=reset)
-    with pytest.raises(prnn.NotSupportedError, match=r"return_cells is True, but zoneout is 0\.2: the kernels that"):
-        module(double, return_cells=True)
     with pytest.raises(prnn.NotSupportedError, match=r"the data type is double; .*cuDNN has no masks of the"):
-        GRU(8, 64, device="cuda", dtype=torch.float64, **BOTH)(x.double(), reset=reset)
+        make(8, 64, device="cuda", dtype=torch.float64, **BOTH)(x.double(), reset=reset)
     with pytest.raises(prnn.NotSupportedError, match="cuDNN has no masks of the recurrence"):
-        GRU(8, 64, device="cuda", backend="cudnn", **BOTH)(x, reset=reset)
-    with pytest.raises(prnn.NotSupportedError, match="backend is 'cudnn', but zoneout is 0"):
-        LSTM(8, 64, device="cuda", backend="cudnn", **BOTH)(x, reset=reset)
+        make(8, 64, device="cuda", backend="cudnn", **BOTH)(x, reset=reset)

@@ -18,7 +18,7 @@ States = Sequence[Tensor | None]  # h and c
 ASKS_WHILE_COMPILING = torch.__version__ >= "2.11"
 
 
-def computed_dtype(input: Tensor) -> torch.dtype:
+def _computed_dtype(input: Tensor) -> torch.dtype:
     """The type in which a layer on a GPU computes."""
     if input.dtype != torch.float64 and torch.is_autocast_enabled("cuda"):
         return torch.get_autocast_dtype("cuda")
@@ -31,14 +31,14 @@ def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
         return True
     if ASKS_WHILE_COMPILING and torch.compiler.is_compiling():
         return resets_in_compiled_kernels(config, input)
-    return _serves(config, input.size(-1), computed_dtype(input), input.device, batch)
+    return _serves(config, input.size(-1), _computed_dtype(input), input.device, batch)
 
 
 def resets_in_compiled_kernels(config: Config, input: Tensor) -> bool:
     """Whether kernels take the resets of all batches, which one graph serves."""
     # Without what torch.compile may hold as symbols, the size of the input and probabilities: they do not matter.
-    known = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0, epsilon=0.0)
-    return _resets_in_kernels_of_all_batches(config.hidden_size, computed_dtype(input), input.device, *known)
+    known = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0)
+    return _resets_in_kernels_of_all_batches(config.hidden_size, _computed_dtype(input), input.device, *known)
 
 
 def _serves(config: Config, input_size: int, dtype: torch.dtype, device: torch.device, batch: int) -> bool:

@@ -104,9 +104,7 @@ def _wants_own(input: Tensor) -> bool:
     return input.dtype == torch.float32 and input.device.type in ("cpu", "cuda")
 
 
-def input_products(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """functional.linear(input, weight, bias) of input (T, N, I)."""
-    if not _wants_own(input):
-        return functional.linear(input, weight, bias)
-    x: Tensor = _call(input, weight)
-    return x if bias is None else x + bias
+def input_products(input: Tensor, weight: Tensor) -> Tensor:
+    """functional.linear(input, weight) of input (T, N, I)."""
+    products: Tensor = _call(input, weight) if _wants_own(input) else functional.linear(input, weight)
+    return products

@@ -1,6 +1,4 @@
-"""Stacks of LSTM layers by calls of each layer's recurrence on the input of its gates: LayerNormLSTM's, and those with
-zoneout or recurrent dropout that no kernel of plain layers serves: in float64 on a GPU, and where layer and batch are
-large."""
+"""The layers of a LayerNormLSTM by calls of each one's recurrence on the input of its gates."""
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
@@ -15,20 +13,18 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._compiler import disable
-from prnn._errors import NotSupportedError
 from prnn._layer_arguments import check_not_empty, is_autocast
 from prnn._modes import NORMALIZE
-from prnn._ops._autocast import are_even, casts_of
-from prnn._ops._handles import DTYPES, handle
+from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
 from prnn._ops._sequences import sequences_of, unpack
 from prnn._ops._torch_private import assert_async
 from prnn._ops.layer_norm_lstm_input import input_products
-from prnn._state_masks import draw_masks, given, mask_configuration
+from prnn._state_masks import draw_masks, mask_configuration
 
-__all__ = ["gates_configuration", "run_lstm_layers"]
+__all__ = ["gates_configuration", "run_layer_norm_stack"]
 
 States = tuple[Tensor | None, Tensor | None]  # h and c
 Masks = tuple[Tensor | None, Tensor | None]  # zoneout's (T, N, L D H), and the recurrent (L D, N, H)
@@ -36,7 +32,7 @@ Run = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]  # a call of a layer,
 Stack = Callable[[Tensor, States, Tensor | None, Masks], tuple[Tensor, Tensor, Tensor]]
 
 
-def run_lstm_layers(
+def run_layer_norm_stack(
     module: Any,
     input: Tensor,
     states: Sequence[Tensor | None],
@@ -44,68 +40,43 @@ def run_lstm_layers(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
-    masks: tuple[Tensor | None, ...] | None,
     run: Run,
-    return_cells: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A call of a module, of arguments that have been checked: output, hy, cy, and no elements for cells.
+    """A call of a LayerNormLSTM, of arguments that have been checked: output, hy, cy, and no elements for cells.
 
     Args:
         input: (T, N, I), or a PackedSequence's rows with batch_sizes; lengths and reset of the same layout.
         states: h and c, and those of reset_hx.
         weights: the module's, in the order of its _packed_weights().
-        masks: of draw_masks(), in the layout of input; None: to be drawn here, in the type of the computation.
         run: makes a layer's call.
     """
     is_cast = is_autocast(input)
-    # The types of computation and results: the weights' type, under autocast the autocast type unless they are
-    # float64. On the CPU 16 bits are computed in float32, without rounding what is given in float32.
-    dtype = weights[0].dtype
+    # The type of the results: the weights' type, under autocast the autocast type unless they are float64. On the CPU
+    # 16 bits are computed in float32, without rounding what is given in float32.
+    dtype = result_dtype = weights[0].dtype
     if is_cast and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(input.device.type)
-    result_dtype = cell_dtype = dtype
+        dtype = result_dtype = torch.get_autocast_dtype(input.device.type)
     if input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
         dtype = torch.float32
-        if is_cast and module.normalize == "none":  # the results have the types of torch.nn.LSTM's
-            is_even = are_even(batch_sizes) and are_even(lengths)
-            _, result_dtype, cell_dtype = casts_of(input, states[0], states[1], is_even, MODES["LSTM"])
     directions = 2 if module.bidirectional else 1
-    zoneout, recurrent = masks or (None, None)
     if batch_sizes is not None:
         if reset is not None:
             reset, _ = pad_packed_sequence(PackedSequence(reset, batch_sizes))
-        if zoneout is not None:
-            zoneout, _ = pad_packed_sequence(PackedSequence(zoneout, batch_sizes))
         input, lengths = pad_packed_sequence(PackedSequence(input, batch_sizes))
     check_not_empty(input)
     with torch.autocast(input.device.type, enabled=False) if is_cast else nullcontext():
         input = input.to(dtype)
-        if module.normalize == "none":
-            _require_served(module, input, return_cells)
-        elif module.training and (module.zoneout > 0 or module.recurrent_dropout > 0):
-            zoneout, recurrent = draw_masks(module, input, input.size(1))
+        masks = draw_masks(module, input, input.size(1))
         if result_dtype != dtype or is_cast:
             states = [None if state is None else state.to(dtype) for state in states]
             weights = [weight.to(dtype) for weight in weights]
         on_device = None if lengths is None else _lengths_on_device(lengths, input)
         stack = partial(_run_stack, module, weights, run)
-        output, hy, cy = _run_with_resets(stack, input, states, on_device, (zoneout, recurrent), reset, directions)
+        output, hy, cy = _run_with_resets(stack, input, states, on_device, masks, reset, directions)
     if batch_sizes is not None:
         output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
-    output, hy, cy = output.to(result_dtype), hy.to(result_dtype), cy.to(cell_dtype)
+    output, hy, cy = (result.to(result_dtype) for result in (output, hy, cy))
     return output, hy, cy, output.new_empty(0)
-
-
-def _require_served(module: Any, input: Tensor, return_cells: bool) -> None:
-    """Raises where no kernel serves an LSTM without normalisation. input: (T, N, I)."""
-    if return_cells:
-        raise NotSupportedError(
-            f"return_cells is True, {given(module)}: the kernels that serve such a layer here return the last c alone"
-        )
-    if input.dtype not in DTYPES:
-        raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
-    if input.is_cuda and module.backend == "cudnn":
-        raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
 
 
 def _lengths_on_device(lengths: Tensor, input: Tensor) -> Tensor:
@@ -177,56 +148,39 @@ def _run_layer(
     run: Run,
 ) -> tuple[Tensor, Tensor]:
     """One layer and direction, counted together by `index`: y (T, N, H) and the last c, (1, N, H). hx, masks: those of
-    all. A head is a recurrence of its own."""
-    hidden, heads, directions = module.hidden_size, module.heads, 2 if module.bidirectional else 1
-    own, (h, c), (zoneout, recurrent_mask) = slice(index, index + 1), hx, masks
-    arrays = [
-        None if h is None else h[own],
-        None if c is None else c[own],
-        None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype),
-        None if recurrent_mask is None else recurrent_mask[own].to(input.dtype),
-    ]
-    norm: Sequence[Tensor] = ()
-    if module.normalize != "none":
-        count = len(weights) // (module.num_layers * directions)
-        weight_ih, weight_hh, *norm = weights[index * count : (index + 1) * count]
-        x = input_products(input, weight_ih)
-        if module.normalize == "products":
-            x = functional.layer_norm(x, (x.size(-1),), norm[0], eps=module.eps)
-        norm = norm[-4:]
-        of_heads = [[weight_hh, *norm]]
-    else:
-        matrices = 2 * module.num_layers * directions  # before as many biases
-        weight_ih, weight_hh = weights[2 * index : 2 * index + 2]
-        biases = weights[matrices + 2 * index : matrices + 2 * index + 2] if module.bias else ()
-        x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
-        of_heads = [[weight_hh]] if heads == 1 else [[recurrent] for recurrent in weight_hh.unbind()]
-    config, ys, cys = gates_configuration(module, index % directions == 1), [], []
-    trains = False
-    for tensor in (x, *arrays[:2], weight_hh, *norm):
-        trains = trains or (tensor is not None and tensor.requires_grad)
-    trains = trains and torch.is_grad_enabled()
+    all."""
+    hidden, directions = module.hidden_size, 2 if module.bidirectional else 1
+    own, (zoneout, recurrent_mask) = slice(index, index + 1), masks
+    h, c = (None if state is None else state[own] for state in hx)
+    if zoneout is not None:
+        zoneout = zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype)
+    if recurrent_mask is not None:
+        recurrent_mask = recurrent_mask[own]
+    count = len(weights) // (module.num_layers * directions)
+    weight_ih, weight_hh, *norm = weights[index * count : (index + 1) * count]
+    x = input_products(input, weight_ih)
+    if module.normalize == "products":
+        x = functional.layer_norm(x, (x.size(-1),), norm.pop(0), eps=module.eps)
+    leaves = [x, h, c, weight_hh, *norm]
+    trains = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
     layout = (None, None, None, None, trains, False)
-    parts = [[a] * heads if a is None or heads == 1 else a.chunk(heads, -1) for a in (x, *arrays)]
-    for own_weights, own_x, h, c, own_zoneout, own_mask in zip(of_heads, *parts, strict=True):
-        options = (None, own_zoneout, own_mask, None, lengths)
-        y, _, cy, _ = run(own_x, h, c, own_weights, layout, options, config)
-        ys.append(y)
-        cys.append(cy)
-    return (ys[0], cys[0]) if heads == 1 else (torch.cat(ys, -1), torch.cat(cys, -1))
+    options = (None, zoneout, recurrent_mask, None, lengths)
+    config = gates_configuration(module, index % directions == 1)
+    y, _, cy, _ = run(x, h, c, [weight_hh, *norm], layout, options, config)
+    return y, cy
 
 
 def gates_configuration(module: Any, reverse: bool) -> Config:
-    """The operator's configuration of a layer's recurrence, of one head."""
+    """The operator's configuration of a layer's recurrence."""
     zoneout, mask_kinds = mask_configuration(module)
     return Config(
-        *(MODES["LSTM"], module.hidden_size // module.heads, 0, 1, False, 0.0, BACKENDS[module.backend]),
+        *(MODES["LSTM"], module.hidden_size, 0, 1, False, 0.0, BACKENDS["best"]),
         zoneout=zoneout,
         mask_kinds=mask_kinds,
         gates_input=True,
         reverse=reverse,
         normalize=NORMALIZE[module.normalize],
-        epsilon=0.0 if module.normalize == "none" else module.eps,
+        epsilon=module.eps,
     )
 
 
