@@ -35,6 +35,12 @@ def test_site_builds(tmp_path: pathlib.Path) -> None:
             if name not in ("__version__", "nn"):
                 assert re.search(rf'id="prnn\.[\w.]*\b{name}"', reference), f"{package}.{name}"
     assert 'id="prnn.compat.install"' in reference
+    assert "tables.css" in reference
+    for page in ("README.md", "CHANGELOG.md"):  # which are not of the site
+        for target, anchor in re.findall(r"\]\(docs/(\w+)\.md#([^)]+)\)", (ROOT / page).read_text()):
+            assert f'id="{anchor}"' in (tmp_path / f"site/{target}/index.html").read_text(), (
+                f"{page}: {target}.md#{anchor}"
+            )
     rows = reference.split('<tr class="doc-section-item">')
     several = [row for row in rows if re.match(r"\s*<td>\s*<code>[^<]*[ ,]", row)]
     assert several
