@@ -37,20 +37,14 @@ struct PassReport {
   std::string reason;  // why no more
 };
 
-// Joins the reasons of a stack that runs in neither way; one of them where both are alike.
-std::string join_reasons(const std::string& wavefront, const std::string& side_by_side) {
-  return wavefront == side_by_side || side_by_side.empty() ? wavefront : wavefront + "; " + side_by_side;
-}
-
 PassReport report(const RnnPlan& plan, Pass pass) {
-  const LayersTogether &wavefront = plan.wavefront[pass], &side_by_side = plan.side_by_side[pass];
-  for (const LayersTogether* together : {&side_by_side, &wavefront}) {
-    if (together->exist()) return {together->shape.kernel->engine, together->shape, together->layers, ""};
-  }
-  return {plan.engine(pass), plan.shape[pass], 1, join_reasons(wavefront.reason, side_by_side.reason)};
+  const LayersTogether& together = plan.together[pass];
+  if (together.exist()) return {together.shape.kernel->engine, together.shape, together.layers, ""};
+  return {plan.engine(pass), plan.shape[pass], 1, together.reason};
 }
 
-prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
+                             const RnnPlan& inference) {
   const PassReport forward = report(plan, Pass::kForward), backward = report(plan, Pass::kBackward);
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
@@ -69,8 +63,7 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   info.batchPerPass = to_int(forward.shape.batch_per_pass());
   info.layersTogether = forward.layers;
   info.layersTogetherBackward = backward.layers;
-  info.layersTogetherInference =
-      plan.inference_side_by_side > 1 ? plan.inference_side_by_side : plan.inference_wavefront;
+  info.layersTogetherInference = inference.together.forward.layers;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
   if (forward.layers == 1) {
@@ -116,12 +109,12 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   return info;
 }
 
-// Reports a plan of a training call on a GPU. find_backend(problem): what would run it, or a Failure that says why
-// nothing.
+// Reports the plans of a training call and of inference on a GPU. find_backend(problem): what would run it, or a
+// Failure that says why nothing.
 template <class FindBackend>
 prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnProblem& problem, const RnnPlan& plan,
-                        const FindBackend& find_backend) {
-  prnnRNNInfo_t info = info_from_plan(row, problem, plan);
+                        const RnnPlan& inference, const FindBackend& find_backend) {
+  prnnRNNInfo_t info = info_from_plan(row, problem, plan, inference);
   if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
   try {
     info.backend = find_backend(problem);
@@ -145,7 +138,8 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   const CudaState& state = cuda_state(context);
   prnnRNNInfo_t info{};
   if (state.row.name != nullptr) {
-    info = query_gpu(state.row, rnn, problem, resident_backend(context, problem)->plan(), find_backend);
+    info = query_gpu(state.row, rnn, problem, resident_backend(context, problem)->plan(),
+                     resident_backend(context, inference_of(problem))->plan(), find_backend);
     if (info.supported != 0 && info.backend == PRNN_PERSISTENT_BACKEND) {
       const CallPlan call = plan_call(&context, rnn, problem);
       info.workspaceSize = call.workspace;
@@ -168,8 +162,8 @@ prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProb
   if (row == nullptr) {
     fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
   }
-  const RnnPlan plan = plan_rnn(*row, canonical(problem));
-  return query_gpu(*row, rnn, problem, plan, [&](const RnnProblem& of_call) {
+  const RnnPlan plan = plan_rnn(*row, canonical(problem)), inference = plan_rnn(*row, canonical(inference_of(problem)));
+  return query_gpu(*row, rnn, problem, plan, inference, [&](const RnnProblem& of_call) {
     const BackendChoice choice = choose_backend(of_call, plan, rnn.backend);
     // A GPU that CUDA no longer compiles for runs nothing.
     const bool runs_cudnn = choice.cudnn && !row->is_legacy();

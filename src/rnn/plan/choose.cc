@@ -251,13 +251,8 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
     return plan;
   }
   chosen.runnable = true;
-  chosen.wavefront = plan_wavefront(row, problem);
-  RnnProblem inference = inference_of(problem);
-  inference.aligned = true;
-  const WavefrontPlan of_inference = plan_wavefront(row, inference);
-  chosen.inference_wavefront = of_inference.forward.layers;
-  chosen.side_by_side = plan_side_by_side(row, problem, chosen, chosen.wavefront);
-  chosen.inference_side_by_side = plan_side_by_side(row, inference, chosen, of_inference).forward.layers;
+  chosen.together = plan_wavefront(row, problem);
+  plan_side_by_side(row, problem, &chosen);
   chosen.cudnn = compare_with_cudnn(row, problem, chosen);
   return chosen;
 }

@@ -36,14 +36,15 @@ struct PerPass {
 // layout. Where fewer layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one
 // does.
 struct LayersTogether {
-  int layers = 1;       // 1: each layer runs alone
+  Schedule schedule = Schedule::kOneByOne;  // kSideBySide, which comes before kWavefront; else each layer runs alone
+  int layers = 1;
   ResidentShape shape;  // `blocks` and `replicas` are each layer's
   std::string reason;   // one sentence where each of several layers runs alone
 
   bool exist() const { return layers > 1; }
+  bool are(Schedule wanted) const { return schedule == wanted; }
 };
-struct WavefrontPlan : PerPass<LayersTogether> {};   // wavefront.h
-struct SideBySidePlan : PerPass<LayersTogether> {};  // of two layers (side_by_side.h); comes before a wavefront
+struct WavefrontPlan : PerPass<LayersTogether> {};  // wavefront.h
 
 // Timesteps of which the backends were compared. The last stands for many.
 constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 32};
@@ -64,10 +65,7 @@ struct RnnPlan {
   int64_t largest_hidden = 0;    // the largest H with the same mode, type, N and directions that fits
   PerPass<ResidentShape> shape;  // of a layer alone; without a kernel a pass runs kNormSteps
   int recurrences_at_once = 1;   // heads and directions of a layer that run in one launch
-  WavefrontPlan wavefront;
-  SideBySidePlan side_by_side;
-  // Layers that run together in inference, where nothing is dropped and y is aligned.
-  int inference_wavefront = 1, inference_side_by_side = 1;
+  PerPass<LayersTogether> together;
   CudnnVerdict cudnn;  // of the backends, where both serve the layer
 
   // Returns the engine that runs a layer alone; the plan is runnable.

@@ -10,7 +10,7 @@ namespace {
 
 // Layers alone or as wavefronts, backward from the highest to the lowest that is not frozen.
 std::vector<StackLaunch> launches_in_order(const RnnProblem& p, const RnnPlan& plan, Pass pass, bool aligned) {
-  const LayersTogether& wavefront = plan.wavefront[pass];
+  const LayersTogether& wavefront = plan.together[pass];
   const bool backward = pass == Pass::kBackward, step_by_step = !backward && runs_step_by_step(p);
   const bool alone = step_by_step || (backward && is_chunked(wavefront.shape) && !aligned);
   const Schedule one = step_by_step ? Schedule::kStepByStep : Schedule::kOneByOne;
@@ -27,7 +27,7 @@ std::vector<StackLaunch> launches_in_order(const RnnProblem& p, const RnnPlan& p
 }  // namespace
 
 std::vector<StackLaunch> stack_launches(const RnnProblem& problem, const RnnPlan& plan, Pass pass, bool aligned) {
-  if (!plan.side_by_side[pass].exist()) return launches_in_order(problem, plan, pass, aligned);
+  if (!plan.together[pass].are(Schedule::kSideBySide)) return launches_in_order(problem, plan, pass, aligned);
   const auto is_frozen = [&](const LayerHalf& half) { return pass == Pass::kBackward && half.layer < problem.frozen; };
   std::vector<StackLaunch> launches;
   for (const SideBySideLaunch& halves : side_by_side_launches(problem.layers, problem.steps(), pass)) {
@@ -38,7 +38,7 @@ std::vector<StackLaunch> stack_launches(const RnnProblem& problem, const RnnPlan
 }
 
 std::vector<int64_t> bias_partials(const RnnProblem& problem, const RnnPlan& plan) {
-  const bool by_chunks = is_chunked(plan.wavefront.backward.shape);
+  const bool by_chunks = is_chunked(plan.together.backward.shape);
   std::vector<int64_t> partials(static_cast<size_t>(problem.layers), 0);
   for (const StackLaunch& launch : stack_launches(problem, plan, Pass::kBackward)) {
     if (launch.schedule == Schedule::kSideBySide) {
@@ -49,7 +49,7 @@ std::vector<int64_t> bias_partials(const RnnProblem& problem, const RnnPlan& pla
     // A layer alone in a stack by chunks leaves as many as the others.
     const bool together = launch.schedule == Schedule::kWavefront || by_chunks;
     const int64_t of_layer =
-        together ? plan.wavefront.backward.shape.replicas : bias_partials(problem, plan.shape.backward);
+        together ? plan.together.backward.shape.replicas : bias_partials(problem, plan.shape.backward);
     std::fill_n(partials.begin() + launch.first, launch.count, of_layer);
   }
   return partials;

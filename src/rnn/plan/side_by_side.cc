@@ -28,21 +28,29 @@ std::string why_not_faster(const RnnProblem& p, bool wavefront) {
   return "";
 }
 
-LayersTogether choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront,
-                      const ResidentShape& alone) {
+// Why a pass over the layers does not run so; empty if it does, with `two` as their layout.
+std::string choose(const GpuRow& row, const RnnProblem& problem, Pass pass, const RnnPlan& plan, LayersTogether* two) {
+  // Who asks for the size of a workspace does not say whether arrays are aligned: without wavefronts for that reason
+  // alone, layers must not need more.
+  const bool wavefront = plan.together[pass].exist() || (pass == Pass::kForward && !problem.aligned);
+  const std::string slower = why_not_faster(problem, wavefront);
+  if (!slower.empty()) return slower;
   const auto takes_halves = [&](const ResidentShape& of) {
     const bool exchanges_states = !of.exchanges_in_cluster() && !of.kernel.is(Engine::kWgmmaMulticast);
     return exchanges_states && of.batch_per_pass() >= problem.max_batch();
   };
-  LayersTogether two{1, {}, why_not_faster(problem, wavefront)};
-  if (!two.reason.empty()) return two;
-  if (takes_halves(alone) && choose_split_k_shape(row, problem, pass, 2, &two.shape) && takes_halves(two.shape)) {
-    two.layers = 2;
-  } else {
-    two.reason = "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
-                 std::to_string(problem.max_batch()) + " sequences";
+  *two = {Schedule::kSideBySide, 2, {}, ""};
+  if (!takes_halves(plan.shape[pass]) || !choose_split_k_shape(row, problem, pass, 2, &two->shape) ||
+      !takes_halves(two->shape)) {
+    return "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
+           std::to_string(problem.max_batch()) + " sequences";
   }
-  return two;
+  if (pass == Pass::kForward) return "";
+  RnnPlan with = plan;
+  with.together.backward = *two;
+  const std::vector<int64_t> partials = bias_partials(problem, with);
+  const bool has_room = *std::max_element(partials.begin(), partials.end()) <= problem.max_batch();
+  return has_room ? "" : "one sequence leaves room for one sum of the biases' gradients";
 }
 
 }  // namespace
@@ -67,33 +75,21 @@ std::vector<SideBySideLaunch> side_by_side_launches(int64_t layers, int64_t step
 }
 
 const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launch, Pass pass) {
-  return launch.count > 1 ? plan.side_by_side[pass].shape : plan.shape[pass];
+  return launch.count > 1 ? plan.together[pass].shape : plan.shape[pass];
 }
 
-SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
-                                 const WavefrontPlan& wavefront) {
-  SideBySidePlan found;
-  if (problem.layers == 1) return found;
-  if (problem.projection > 0) {  // what there is to say, the wavefront says
-    found.forward.reason = wavefront.forward.reason;
-    found.backward.reason = wavefront.backward.reason;
-    return found;
+void plan_side_by_side(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  if (problem.layers == 1 || problem.projection > 0) return;  // of layers with a projection, the wavefront says why not
+  const std::string unserved = why_not_together(problem, Schedule::kSideBySide, Pass::kForward);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    LayersTogether two, &together = plan->together[pass];
+    const std::string reason = unserved.empty() ? choose(row, problem, pass, *plan, &two) : unserved;
+    if (reason.empty()) {
+      together = two;
+    } else if (!together.exist() && together.reason != reason) {
+      together.reason += "; " + reason;
+    }
   }
-  found.forward.reason = found.backward.reason = why_not_together(problem, Schedule::kSideBySide, Pass::kForward);
-  if (!found.forward.reason.empty()) return found;
-  // Who asks for the size of a workspace does not say whether arrays are aligned: without wavefronts for that reason
-  // alone, layers must not need more.
-  const bool wavefront_forward = wavefront.forward.exist() || !problem.aligned;
-  found.forward = choose(row, problem, Pass::kForward, wavefront_forward, plan.shape.forward);
-  found.backward = choose(row, problem, Pass::kBackward, wavefront.backward.exist(), plan.shape.backward);
-  if (!found.backward.exist()) return found;
-  RnnPlan with = plan;
-  with.side_by_side = found;
-  const std::vector<int64_t> partials = bias_partials(problem, with);
-  if (*std::max_element(partials.begin(), partials.end()) > problem.max_batch()) {
-    found.backward = {1, found.backward.shape, "one sequence leaves room for one sum of the biases' gradients"};
-  }
-  return found;
 }
 
 }  // namespace prnn

@@ -29,8 +29,7 @@ std::vector<SideBySideLaunch> side_by_side_launches(int64_t layers, int64_t step
 // The layout of a launch's layers.
 const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launch, Pass pass);
 
-// The plan of a stack, given that of its layers alone and that of its wavefronts.
-SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
-                                 const WavefrontPlan& wavefront);
+// Has the passes that are faster so run so, in a plan of layers alone and of their wavefronts; else adds why not.
+void plan_side_by_side(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan);
 
 }  // namespace prnn

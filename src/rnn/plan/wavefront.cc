@@ -100,7 +100,7 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 
 LayersTogether choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass) {
   LayersTogether chosen;
-  const auto alone = [](const std::string& reason) { return LayersTogether{1, {}, reason}; };
+  const auto alone = [](const std::string& reason) { return LayersTogether{Schedule::kOneByOne, 1, {}, reason}; };
   // By chunks, kernels multiply with products of a projection's matrix, with itself where it has dropout behind it.
   // Kernels that keep it apart (keeps_projection_apart()) are of layers of which not even one has room here.
   chosen.layers = choose_chunked_wavefront(row, problem, pass, &chosen.shape);
@@ -155,6 +155,7 @@ WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     plan[pass].reason = why_not_together(problem, Schedule::kWavefront, pass);
     if (plan[pass].reason.empty()) plan[pass] = choose_layers(row, problem, pass);
+    if (plan[pass].exist()) plan[pass].schedule = Schedule::kWavefront;
   }
   return plan;
 }

@@ -37,7 +37,8 @@ class BackwardData : LayerRun {
       if (layer > 0 && drops()) drop(layer, 0, p.rows, dx, dx);
       dy = dx;
     }
-    if (plan.side_by_side.backward.exist() && args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
+    if (plan.together.backward.are(Schedule::kSideBySide) && args_.dx != nullptr)
+      add_input_gradient(0, 0, 0, p.rows, args_.dx);
     for (size_t d = 0; d < places.size() && replaces_gates; ++d) {
       const auto bytes = static_cast<size_t>(gradient_bytes(p));
       require_launch(cudaMemcpyAsync(places[d].dgates, work.lone[d], bytes, cudaMemcpyDeviceToDevice, stream),
@@ -61,10 +62,10 @@ class BackwardData : LayerRun {
   void run_together(int64_t first, int64_t count, const void* dy) {
     const int64_t highest = first + count - 1;
     WavefrontBackwardParams params{};
-    params.sizes = sizes_of(wavefront.backward.shape, 0, p.max_batch(), count);
+    params.sizes = sizes_of(plan.together.backward.shape, 0, p.max_batch(), count);
     params.dy = merges() ? of_cell_outputs(highest, 0, dy) : dy;
     params.dropout_scale = dropout_scale();
-    const bool by_chunks = is_chunked(wavefront.backward.shape);
+    const bool by_chunks = is_chunked(plan.together.backward.shape);
     std::vector<Elements> gradients;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
@@ -105,7 +106,7 @@ class BackwardData : LayerRun {
     } else {
       fill_all_empty(gradients);
     }
-    require_launch(launch_kernel(wavefront.backward.shape, params, stream), "the backward wavefront kernel");
+    require_launch(launch_kernel(plan.together.backward.shape, params, stream), "the backward wavefront kernel");
     // Within the launch there was no gradient of h but where what layers above have for it is dropped.
     for (int64_t layer = highest; layer >= first && merges(); --layer) {
       add_up_states(layer, 0, dy);
@@ -211,7 +212,7 @@ class BackwardData : LayerRun {
 
   void run_layer(int64_t layer, const void* y, const void* dy) {
     ResidentShape shape = plan.shape.backward;
-    if (is_chunked(wavefront.backward.shape)) shape.replicas = 1;  // one sum for a bias, as kernels by chunks leave
+    if (is_chunked(plan.together.backward.shape)) shape.replicas = 1;  // one sum for a bias, as kernels by chunks leave
     BackwardParams params{};
     std::vector<BackwardDirection> directions;
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
@@ -266,7 +267,7 @@ class BackwardData : LayerRun {
   }
 
   // Whether a row of the reserve space has all gradients of a GRU's gates, as kernels by chunks leave them.
-  bool shares_rows() const { return p.mode == PRNN_GRU && is_chunked(wavefront.backward.shape); }
+  bool shares_rows() const { return p.mode == PRNN_GRU && is_chunked(plan.together.backward.shape); }
 
   // [rows, 4 H] <- what a layer alone leaves, [rows, 3 H] and behind these the candidate's [rows, H]: from the last row
   // on, as many at once as do not go where these or earlier ones are.
@@ -299,7 +300,7 @@ class BackwardData : LayerRun {
   // Zeros, [N, H] `states` times, for the gradients of resetHx (first: 0) or resetCx (1).
   float* reset_sums(int64_t recurrence, int64_t first, int64_t states) {
     const int64_t count = p.max_batch() * p.hidden;
-    float* const sums = work.reset_sums[recurrence] + first * count;
+    float* const sums = reinterpret_cast<float*>(work.reset_sums[recurrence]) + first * count;
     require_launch(cudaMemsetAsync(sums, 0, static_cast<size_t>(states * count) * sizeof(float), stream), "a memset");
     return sums;
   }

@@ -20,7 +20,7 @@ class Forward : LayerRun {
     if (drops()) {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
-    if (plan.side_by_side.forward.exist()) pad_states(0, p.layers);
+    if (plan.together.forward.are(Schedule::kSideBySide)) pad_states(0, p.layers);
     const void* input = args_.x;
     for (const StackLaunch& launch : stack_launches(p, plan, Pass::kForward)) {
       switch (launch.schedule) {
@@ -140,12 +140,12 @@ class Forward : LayerRun {
   // Layers [first, first + count) as a wavefront.
   void run_together(int64_t first, int64_t count, const void* input) {
     WavefrontForwardParams params{};
-    params.sizes = sizes_of(wavefront.forward.shape, 0, p.max_batch(), count);
+    params.sizes = sizes_of(plan.together.forward.shape, 0, p.max_batch(), count);
     params.xw = input_products(first, first + count - 1, 0, input);
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
     params.dropout_scale = dropout_scale();
-    const bool by_chunks = is_chunked(wavefront.forward.shape);
+    const bool by_chunks = is_chunked(plan.together.forward.shape);
     std::vector<Elements> published;
     const void* below = nullptr;
     for (int64_t i = 0; i < count; ++i) {
@@ -192,7 +192,7 @@ class Forward : LayerRun {
       fill_all_empty(published);
       pad_states(first, count);
     }
-    require_launch(launch_kernel(wavefront.forward.shape, params, stream), "the forward wavefront kernel");
+    require_launch(launch_kernel(plan.together.forward.shape, params, stream), "the forward wavefront kernel");
     for (int64_t i = 0; i < count && merges(); ++i) project_together(first + i, i + 1 < count);
   }
 

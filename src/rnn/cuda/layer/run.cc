@@ -49,8 +49,7 @@ std::vector<Span> spare_in(Pass pass, const RnnProblem& p, const Reserve& saved,
 // Bytes of ChunkedArrays in the workspace.
 int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan, Pass pass) {
   const bool is_forward = pass == Pass::kForward;
-  const ResidentShape& shape = plan.wavefront[pass].shape;
-  if (!is_chunked(shape) || (!is_forward && !p.training)) return 0;
+  if (!is_chunked(plan.together[pass].shape) || (!is_forward && !p.training)) return 0;
   const Reserve saved(p, plan, false, nullptr);
   size_t most = 0;
   for (const StackLaunch& launch : stack_launches(p, plan, pass)) {
@@ -63,9 +62,9 @@ int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan, Pass pass) 
 
 // Bytes that layers alone, side by side and by chunks exchange forward.
 int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
-  const int64_t alone = std::max(exchange_bytes(p, plan.shape.forward), chunked_rest_bytes(p, plan, Pass::kForward));
-  return plan.side_by_side.forward.exist() ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward.shape))
-                                           : alone;
+  const LayersTogether& together = plan.together.forward;
+  const int64_t side_by_side = together.are(Schedule::kSideBySide) ? exchange_bytes(p, together.shape) : 0;
+  return std::max({exchange_bytes(p, plan.shape.forward), chunked_rest_bytes(p, plan, Pass::kForward), side_by_side});
 }
 
 // Bytes of BackwardParams::sums.
@@ -74,8 +73,9 @@ int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
     const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
     return wgmma_sums_bytes(p, shape, shares.replicas, directions);
   };
-  const int64_t alone = of(plan.shape.backward, plan.recurrences_at_once);
-  return plan.side_by_side.backward.exist() ? std::max(alone, of(plan.side_by_side.backward.shape, 2)) : alone;
+  const LayersTogether& together = plan.together.backward;
+  return std::max(of(plan.shape.backward, plan.recurrences_at_once),
+                  together.are(Schedule::kSideBySide) ? of(together.shape, 2) : 0);
 }
 
 // Floats of Projection::sums.
@@ -85,6 +85,12 @@ int64_t row_sums_count(const RnnProblem& p, const ResidentShape& shape) {
 }
 
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
+
+std::vector<char*> take_each(Arena* arena, int64_t arrays, int64_t bytes) {
+  std::vector<char*> taken;
+  for (int64_t i = 0; i < arrays; ++i) taken.push_back(arena->take<char>(bytes));
+  return taken;
+}
 
 // Bytes of a number that sums are made in.
 int64_t real_bytes(const RnnProblem& p) { return p.type == PRNN_DATA_DOUBLE ? 8 : 4; }
@@ -138,13 +144,14 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
     directions.push_back(d);
   }
   const bool is_gated = gates > 1, is_gru = p.mode == PRNN_GRU;
-  const bool shares_rows = is_gru && is_chunked(plan.wavefront.backward.shape);
+  const LayersTogether& together = plan.together.backward;
+  const bool by_chunks = is_chunked(together.shape), shares_rows = is_gru && by_chunks;
   gradient_row = shares_rows ? 4 * p.hidden : gates * padded_hidden(p);
   candidate_row = shares_rows ? 4 * p.hidden : p.hidden;
   // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are; nor by chunks, where
   // the layer above is through with the timestep.
-  const int layers = is_chunked(plan.wavefront.backward.shape) ? 1 : plan.wavefront.backward.layers;
-  const int64_t at_once = std::max(plan.side_by_side.backward.exist() && is_gru ? 2 : 1, layers);
+  const bool one_by_one = by_chunks || (together.are(Schedule::kSideBySide) && !is_gru);
+  const int64_t at_once = one_by_one ? 1 : together.layers;
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
   const int64_t least_above = is_gated && !is_lone(p) ? std::min(at_once, p.layers) : 0,
                 above = keeps_gates && is_gated ? p.layers : least_above;
@@ -167,7 +174,7 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
       // Layer l + 1 writes its gates later, unless it runs together with this one. Side by side, it is writing those of
       // earlier timesteps, which for a GRU are longer than the products: they lie at the place's end.
       if (place >= is_gated && place - is_gated < p.layers) {
-        const bool at_end = plan.side_by_side.forward.exist() && is_gru && start != nullptr;
+        const bool at_end = plan.together.forward.are(Schedule::kSideBySide) && is_gru && start != nullptr;
         directions[(place - is_gated) * p.recurrences() + d].products = start + (at_end ? of_gates - products : 0);
       }
     }
@@ -242,78 +249,63 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     return;
   }
   Arena shared(base);
-  const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
+  const LayersTogether &of_forward = plan.together.forward, &of_backward = plan.together.backward;
+  const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
+  const int64_t recurrences = p.recurrences(), of_states = p.max_batch() * p.hidden;
+  const int64_t element = type_bytes(p.type), state = of_states * element, column = p.rows * element,
+                padded = column * padded_hidden(p);  // bytes
+  const auto layers_as = [](Schedule schedule, const LayersTogether& of) { return of.are(schedule) ? of.layers : 1; };
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that
   // runs step by step, not yet. Together, they all write, but what kernels by chunks write of layers with a projection
   // is not that. In training the outputs are in the reserve space.
-  const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
-  const int64_t together = projects ? 1 : plan.inference_wavefront, at_once = runs_step_by_step(p) ? 2 : together,
-                arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
-  for (int64_t i = 0; i < arrays; ++i) {
-    between.push_back(shared.take<char>(p.rows * p.recurrences() * p.state() * element));
-  }
-
-  const int with_masks = std::max(plan.wavefront.forward.layers, plan.wavefront.backward.layers);
-  for (int i = 1; i < with_masks && p.dropout.probability > 0; ++i) {
-    kept.push_back(shared.take<uint8_t>(p.rows * p.state() / 8));
-  }
-  const bool by_chunks = is_chunked(plan.wavefront.forward.shape) || is_chunked(plan.wavefront.backward.shape);
+  const int64_t together = projects ? 1 : layers_as(Schedule::kWavefront, of_forward),
+                at_once = runs_step_by_step(p) ? 2 : together;
+  between = take_each(&shared, std::min(p.layers - 1, p.training ? 1 : at_once), column * recurrences * p.state());
+  const int with_masks =
+      std::max(layers_as(Schedule::kWavefront, of_forward), layers_as(Schedule::kWavefront, of_backward));
+  kept = take_each(&shared, p.dropout.probability > 0 ? with_masks - 1 : 0, p.rows * p.state() / 8);
+  const bool by_chunks = is_chunked(of_forward.shape) || is_chunked(of_backward.shape);
   progress = shared.take<unsigned>(by_chunks ? 2 * kWavefrontLayers : 0);
-  const SideBySidePlan& side = plan.side_by_side;
-  for (int64_t layer = 0; layer < p.layers && (side.forward.exist() || side.backward.exist()); ++layer) {
-    const int64_t bytes = p.max_batch() * p.hidden * element;
-    carried_h.push_back(shared.take<char>(bytes));
-    carried_c.push_back(shared.take<char>(bytes));
-  }
-  const int64_t forward_layers = p.training ? plan.wavefront.forward.layers : plan.inference_wavefront,
-                backward_layers = p.training ? plan.wavefront.backward.layers : 1;
+  const bool in_halves = of_forward.are(Schedule::kSideBySide) || of_backward.are(Schedule::kSideBySide);
+  carried_h = take_each(&shared, in_halves ? p.layers : 0, state);
+  carried_c = take_each(&shared, in_halves ? p.layers : 0, state);
+  const int64_t forward_layers = of_forward.layers, backward_layers = p.training ? of_backward.layers : 1;
   layers_at_once = merges ? std::max(forward_layers, backward_layers) : 1;
-  const auto recurrences = [&](int64_t layers) { return merges && layers > 1 ? layers : p.recurrences(); };
+  const auto recurrences_of = [&](int64_t layers) { return merges && layers > 1 ? layers : recurrences; };
   const int64_t merged_bytes = merges ? p.gates() * p.hidden * p.hidden * element : 0;
-  for (int64_t i = 0; i < recurrences(layers_at_once); ++i) merged.push_back(shared.take<char>(merged_bytes));
+  merged = take_each(&shared, recurrences_of(layers_at_once), merged_bytes);
   const int64_t input_bytes =
       chunked_drops_projected(p) ? (p.gates() + 1) * p.hidden * p.projection * element : merged_bytes;
-  for (int64_t i = 1; i < layers_at_once; ++i) merged_inputs.push_back(shared.take<char>(input_bytes));
+  merged_inputs = take_each(&shared, layers_at_once - 1, input_bytes);
   row_sums =
       shared.take<float>(std::max(row_sums_count(p, plan.shape.forward), row_sums_count(p, plan.shape.backward)));
-  for (int64_t d = 0; d < p.recurrences() && p.training && is_lone(p); ++d) {
-    lone.push_back(shared.take<char>(gradient_bytes(p)));
-  }
+  lone = take_each(&shared, p.training && is_lone(p) ? recurrences : 0, gradient_bytes(p));
+
   Arena forward = shared, backward = shared, weights = shared;
   // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
   const bool has_products = !p.training && (p.has_input_matrices(p.layers - 1) || merges);
-  for (int64_t d = 0; d < p.directions; ++d) {
-    xw.push_back(forward.take<char>(has_products ? p.rows * p.heads * p.gates() * p.hidden * element : 0));
-  }
-  for (int64_t d = 0; d < p.recurrences(); ++d) {
-    exchange.push_back(forward.take<char>(forward_exchange_bytes(p, plan)));
-  }
-  const int64_t of_states = p.max_batch() * p.hidden;
-  for (int64_t i = 0; i < recurrences(forward_layers); ++i) {
-    cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
-    if (i > 0 && layers_at_once > 1) last_outputs.push_back(forward.take<char>(of_states * element));
-  }
+  xw = take_each(&forward, p.directions, has_products ? column * p.heads * p.gates() * p.hidden : 0);
+  exchange = take_each(&forward, recurrences, forward_exchange_bytes(p, plan));
+  cell_outputs = take_each(&forward, recurrences_of(forward_layers), projects && !p.training ? padded : 0);
+  last_outputs = take_each(&forward, layers_at_once > 1 ? recurrences_of(forward_layers) - 1 : 0, state);
   initial_products = forward.take<float>(merges ? forward_layers * of_states * p.gates() : 0);
   const bool reads_initial =
-      plan.shape.forward.exchanges_rows() || plan.inference_wavefront > 1 || side.forward.exist();
-  for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
-    initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
-  }
+      plan.shape.forward.exchanges_rows() || (of_forward.exist() && !is_chunked(of_forward.shape));
+  initial = take_each(&forward, p.layers * recurrences, reads_initial ? p.max_batch() * padded_hidden(p) * element : 0);
+
   input_weights = backward.take<char>(input_weights_bytes(p));
   sums = backward.take<float>(sums_bytes(p, plan) / static_cast<int64_t>(sizeof(float)));
   chunked = backward.take<char>(chunked_rest_bytes(p, plan, Pass::kBackward));
-  for (int64_t d = 0; d < p.recurrences(); ++d) {
-    dcell_outputs.push_back(backward.take<char>(merges ? p.rows * padded * element : 0));
-    dcells.push_back(backward.take<char>(merges && p.extras.dcells != nullptr ? p.rows * padded * element : 0));
-    reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? (1 + p.cell_states()) * of_states : 0));
-  }
-  for (int64_t i = 0; i < recurrences(backward_layers); ++i) {
-    dlast.push_back(backward.take<char>(merges ? of_states * element : 0));
-  }
-  dprevious = backward.take<char>(merges ? p.rows * p.projection * element : 0);
+  dcell_outputs = take_each(&backward, recurrences, merges ? padded : 0);
+  dcells = take_each(&backward, recurrences, merges && p.extras.dcells != nullptr ? padded : 0);
+  reset_sums = take_each(&backward, recurrences,
+                         p.extras.reset != nullptr ? (1 + p.cell_states()) * of_states * int64_t{sizeof(float)} : 0);
+  dlast = take_each(&backward, recurrences_of(backward_layers), merges ? state : 0);
+  dprevious = backward.take<char>(merges ? column * p.projection : 0);
   row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.shape.backward) : 0);
-  previous = weights.take<char>(shifts_states(p) ? p.rows * p.state() * element : 0);
+
+  previous = weights.take<char>(shifts_states(p) ? column * p.state() : 0);
   size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
 }
 
@@ -331,7 +323,6 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan
       context(*handle),
       stream(handle->stream),
       plan(plan_of_call),
-      wavefront(plan.wavefront),
       work(problem, plan, workspace),
       saved(problem, plan, keeps_gates, reserve),
       element(type_bytes(problem.type)),
@@ -484,7 +475,7 @@ ChunkedArrays LayerRun::chunked_arrays(Pass pass, int64_t first, int64_t count) 
 }
 
 const uint8_t* LayerRun::dropout_mask(int64_t first, int64_t i) const {
-  uint8_t* const kept = work.kept[i];
+  uint8_t* const kept = reinterpret_cast<uint8_t*>(work.kept[i]);
   require_launch(run_dropout_mask(p.dropout.probability, saved.draw, first + i, p.rows * p.state(), kept, stream),
                  "the kernel that makes a dropout mask");
   return kept;

@@ -128,7 +128,7 @@ struct Workspace {
 
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
-  std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
+  std::vector<char*> kept;     // ForwardDropout::kept of a launch's layers; empty without dropout
   unsigned*
       progress;  // by chunks: `progress` of a launch's layers, and kWavefrontLayers further on of their projections
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
@@ -146,7 +146,7 @@ struct Workspace {
   char* input_weights;  // copies of a direction's input matrices, as BackwardData::gate_matrices() makes them
   float* sums;          // BackwardParams::sums
   // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [N, H] and as many as there are states.
-  std::vector<float*> reset_sums;
+  std::vector<char*> reset_sums;
   char* chunked;  // the rest that ChunkedArrays take
   // Backward, weights.
   char* previous;  // [rows, P]
@@ -190,7 +190,6 @@ struct LayerRun {
   prnnContext& context;
   cudaStream_t stream;
   const RnnPlan& plan;
-  const WavefrontPlan& wavefront;
   Workspace work;
   Reserve saved;
   int64_t element;      // bytes
@@ -292,7 +291,7 @@ struct LayerRun {
     }
     params->chunk_steps = chunked_steps(p.max_batch());
     if (!drops_projected()) return;
-    const ResidentShape& shape = wavefront[pass].shape;
+    const ResidentShape& shape = plan.together[pass].shape;
     params->projection = static_cast<int>(p.projection);
     params->projection_columns = chunked_projected_columns(p.projection, shape.blocks / shape.cluster);
   }
