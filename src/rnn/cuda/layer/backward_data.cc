@@ -29,7 +29,7 @@ class BackwardData : LayerRun {
       switch (launch.schedule) {
         case Schedule::kSideBySide: run_halves(launch.halves); continue;
         case Schedule::kWavefront: run_together(layer, launch.count, dy); break;
-        default: run_layer(layer, output_of(layer), dy);
+        default: run_layer(layer, dy);
       }
       void* const dx = layer <= p.frozen ? args_.dx : work.between_of(layer - 1);  // NULL if there are frozen layers
       if (dx == nullptr) continue;
@@ -40,9 +40,7 @@ class BackwardData : LayerRun {
     if (plan.together.backward.are(Schedule::kSideBySide) && args_.dx != nullptr)
       add_input_gradient(0, 0, 0, p.rows, args_.dx);
     for (size_t d = 0; d < places.size() && replaces_gates; ++d) {
-      const auto bytes = static_cast<size_t>(gradient_bytes(p));
-      require_launch(cudaMemcpyAsync(places[d].dgates, work.lone[d], bytes, cudaMemcpyDeviceToDevice, stream),
-                     "a copy");
+      copy(places[d].dgates, work.lone[d], gradient_bytes(p));
     }
   }
 
@@ -129,7 +127,7 @@ class BackwardData : LayerRun {
     params.y_row = static_cast<int>(p.hidden);
     for (int i = 0; i < launch.count; ++i) {
       const int64_t layer = launch.half[i].layer;
-      params.direction[i] = direction_of(launch.half[i]);
+      params.direction[i] = direction_of(launch.half[i], 0, gradients_of(launch.half[i]));
       params.direction[i].bias_sums += partials_[layer] * (p.gates() > 1 ? 4 : 1) * p.hidden;
       partials_[layer] += params.sizes.replicas;
     }
@@ -137,69 +135,76 @@ class BackwardData : LayerRun {
     require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
   }
 
-  // Matrices of a direction, what the forward pass left for it, and where it leaves gradients, from a row on.
-  BackwardDirection direction_of(int64_t layer, int64_t d, int64_t first_row) {
+  // A recurrence of a layer, or the half of its timesteps, as a direction of a launch.
+  BackwardDirection direction_of(const LayerHalf& half, int64_t d, const void* dy) {
+    const int64_t layer = half.layer, row = p.gates() * padded;
+    const Rows rows = rows_of(half);
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
-    const auto from_row = [&](char* base, int64_t width) {
-      return base == nullptr ? nullptr : at(base, first_row * width);
-    };
     BackwardDirection dir{};
     dir.weights = recurrent_weights(args_.w, layer, d);
-    dir.gates = from_row(own.gates, p.hidden * 4);
-    dir.cells = from_row(own.cells, p.hidden);
+    dir.y = projects() ? own.cell_outputs : at(output_of(layer), rows.base * p.hidden + d * p.hidden);
+    dir.dy = merges() ? of_cell_outputs(layer, d, dy) : at(dy, rows.base * p.hidden + d * p.state());
+    dir.gates = at(own.gates, rows.base * p.hidden * 4);
+    dir.cells = at(own.cells, rows.base * p.hidden);
     dir.last = own.last;
-    dir.dgates = from_row(own.dgates, p.gates() * padded);
-    dir.dcandidate = from_row(own.dcandidate, p.hidden);
+    dir.dgates = at(own.dgates, rows.base * row);
+    dir.dcandidate = at(own.dcandidate, rows.base * p.hidden);
     dir.bias_sums = own.bias_sums;
+    dir.hx = resident_state(args_.hx, layer, d);
+    dir.cx = c_state(args_.cx, layer, d);
+    dir.dhy = merges() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
+    dir.dcy = c_state(args_.dcy, layer, d);
+    dir.cell_stride = p.max_batch() * p.hidden;
+    dir.dhx = resident_state(args_.dhx, layer, d);
+    dir.dcx = c_state(args_.dcx, layer, d);
+    if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = of_cells(d);
+    dir.reset = p.extras.reset;
+    dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
+    dir.reset_cx = c_state(p.extras.resetCx, layer, d);
+    if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0, 1);
+    if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1, p.cell_states());
+    dir.reverse = static_cast<int>(p.direction_of(d));
+    const bool exchanges_gradients = !plan.shape.backward.exchanges_in_cluster() && !plan.keeps_projection_apart() &&
+                                     !plan.shape.backward.kernel.is(Engine::kWgmmaMulticast);
+    if (exchanges_gradients) fill_empty(at(own.dgates, rows.first * row), rows.count * row);
+    if (half.steps < p.steps()) set_edges(half, rows, own, &dir);
     return dir;
   }
 
-  // A half of a layer's timesteps as a direction of a launch; makes the gradients of its outputs.
-  BackwardDirection direction_of(const LayerHalf& half) {
-    const int64_t layer = half.layer, row = p.gates() * padded;
-    const Rows rows = rows_of(half);
-    const void* dy = args_.dy;
-    if (layer + 1 < p.layers) {
-      void* const between = work.between_of(layer);
-      add_input_gradient(layer + 1, 0, rows.first, rows.count, between);
-      if (drops()) drop(layer + 1, rows.first, rows.count, between, between);
-      dy = between;
-    }
-    const Reserve::PerDirection& own = saved.directions[layer];
-    BackwardDirection dir = direction_of(layer, 0, rows.base);
-    dir.y = at(output_of(layer), rows.base * p.hidden);
-    dir.dy = at(dy, rows.base * p.hidden);
-    fill_empty(at(own.dgates, rows.first * row), rows.count * row);
+  // The states between the halves of a layer's timesteps, and their gradients.
+  void set_edges(const LayerHalf& half, const Rows& rows, const Reserve::PerDirection& own, BackwardDirection* dir) {
+    char *const carried_h = work.carried_h[half.layer], *const carried_c = work.carried_c[half.layer];
     if (half.is_first()) {
-      dir.hx = h_state(args_.hx, layer, 0);
-      dir.cx = c_state(args_.cx, layer, 0);
-      dir.dhy = work.carried_h[layer];
-      dir.dcy = work.carried_c[layer];
-      dir.dhx = h_state(args_.dhx, layer, 0);
-      dir.dcx = c_state(args_.dcx, layer, 0);
-      return dir;
+      dir->dhy = carried_h;
+      dir->dcy = carried_c;
+      return;
     }
     // The states before are those of the first half's last timestep; what their gradients do not overwrite are those of
     // the states of sequences that end in the first half.
     const int64_t before = (rows.first - p.batch[half.first - 1]) * p.hidden;
-    dir.hx = at(output_of(layer), before);
-    dir.cx = own.cells == nullptr ? nullptr : at(own.cells, before);
-    dir.dhy = h_state(args_.dhy, layer, 0);
-    dir.dcy = c_state(args_.dcy, layer, 0);
-    dir.dhx = work.carried_h[layer];
-    dir.dcx = work.carried_c[layer];
-    if (varies) {
-      copy_or_clear(dir.dhy, work.carried_h[layer]);
-      if (p.mode == PRNN_LSTM) copy_or_clear(dir.dcy, work.carried_c[layer]);
-    }
-    return dir;
+    dir->hx = at(output_of(half.layer), before);
+    dir->cx = at(own.cells, before);
+    dir->dhx = carried_h;
+    dir->dcx = carried_c;
+    if (!varies) return;
+    copy_or_clear(dir->dhy, carried_h);
+    if (p.mode == PRNN_LSTM) copy_or_clear(dir->dcy, carried_c);
+  }
+
+  // The gradients of a layer's outputs, made for the half of its timesteps.
+  const void* gradients_of(const LayerHalf& half) {
+    if (half.layer + 1 == p.layers) return args_.dy;
+    const Rows rows = rows_of(half);
+    void* const between = work.between_of(half.layer);
+    add_input_gradient(half.layer + 1, 0, rows.first, rows.count, between);
+    if (drops()) drop(half.layer + 1, rows.first, rows.count, between, between);
+    return between;
   }
 
   // [N, H]; zeros where `from` is NULL.
   void copy_or_clear(const void* from, void* to) {
     if (from != nullptr) return copy_states(from, to);
-    const size_t bytes = static_cast<size_t>(p.max_batch() * p.hidden * element);
-    require_launch(cudaMemsetAsync(to, 0, bytes, stream), "a memset");
+    clear(to, p.max_batch() * p.hidden * element);
   }
 
   // BackwardParams::sums of a launch.
@@ -207,39 +212,19 @@ class BackwardData : LayerRun {
     const int64_t bytes = wgmma_sums_bytes(p, shape, params->sizes.replicas, params->sizes.directions);
     if (bytes == 0) return;
     params->sums = work.sums;
-    require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(bytes), stream), "a memset");
+    clear(work.sums, bytes);
   }
 
-  void run_layer(int64_t layer, const void* y, const void* dy) {
+  void run_layer(int64_t layer, const void* dy) {
     ResidentShape shape = plan.shape.backward;
     if (is_chunked(plan.together.backward.shape)) shape.replicas = 1;  // one sum for a bias, as kernels by chunks leave
     BackwardParams params{};
     std::vector<BackwardDirection> directions;
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
     for (int64_t d = 0; d < p.recurrences(); ++d) {
-      const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
-      BackwardDirection dir = direction_of(layer, d, 0);
-      if (shares_rows()) dir.dcandidate = at(own.dgates, p.rows * p.gates() * p.hidden);
-      dir.y = projects() ? own.cell_outputs : at(y, d * p.hidden);
-      dir.dy = merges() ? of_cell_outputs(layer, d, dy) : at(dy, d * p.state());
-      dir.hx = resident_state(args_.hx, layer, d);
-      dir.cx = c_state(args_.cx, layer, d);
-      dir.dhy = merges() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
-      dir.dcy = c_state(args_.dcy, layer, d);
-      dir.cell_stride = p.max_batch() * p.hidden;
-      dir.dhx = resident_state(args_.dhx, layer, d);
-      dir.dcx = c_state(args_.dcx, layer, d);
-      if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = of_cells(d);
-      dir.reset = p.extras.reset;
-      dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
-      dir.reset_cx = c_state(p.extras.resetCx, layer, d);
-      if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0, 1);
-      if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1, p.cell_states());
-      dir.reverse = static_cast<int>(p.direction_of(d));
-      const bool exchanges_gradients = !plan.shape.backward.exchanges_in_cluster() && !plan.keeps_projection_apart() &&
-                                       !plan.shape.backward.kernel.is(Engine::kWgmmaMulticast);
-      if (exchanges_gradients) fill_empty(own.dgates, p.rows * p.gates() * padded);
-      directions.push_back(dir);
+      directions.push_back(direction_of(whole(layer), d, dy));
+      char* const dgates = saved.directions[layer * p.recurrences() + d].dgates;
+      if (shares_rows()) directions[d].dcandidate = at(dgates, p.rows * p.gates() * p.hidden);
     }
     // The sums for the biases: a partial sum for each replica of each pass.
     for_each_launch(shape, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
@@ -272,36 +257,29 @@ class BackwardData : LayerRun {
   // [rows, 4 H] <- what a layer alone leaves, [rows, 3 H] and behind these the candidate's [rows, H]: from the last row
   // on, as many at once as do not go where these or earlier ones are.
   void spread_gradients(char* dgates) {
-    const size_t unit = static_cast<size_t>(p.hidden * element), row = 4 * unit, gates = 3 * unit;
+    const int64_t unit = p.hidden, row = 4 * unit, gates = 3 * unit;
     char* const candidates = work.between[0];
-    const auto copy = [&](void* to, size_t to_row, const void* from, size_t from_row, size_t bytes, int64_t rows) {
-      require_launch(cudaMemcpy2DAsync(to, to_row, from, from_row, bytes, static_cast<size_t>(rows),
-                                       cudaMemcpyDeviceToDevice, stream),
-                     "a copy");
-    };
-    copy(candidates, unit, dgates + static_cast<size_t>(p.rows) * gates, unit, unit, p.rows);
+    copy_rows(candidates, unit, at(dgates, p.rows * gates), unit, unit, p.rows);
     for (int64_t end = p.rows; end > 1;) {
       const int64_t first = ceil_div(3 * end, 4);
       if (first < end) {
-        copy(dgates + static_cast<size_t>(first) * row, row, dgates + static_cast<size_t>(first) * gates, gates, gates,
-             end - first);
+        copy_rows(at(dgates, first * row), row, at(dgates, first * gates), gates, gates, end - first);
         end = first;
         continue;
       }
       --end;  // the first rows, a gate at a time
-      for (size_t gate = 3; gate-- > 0;) {
-        copy(dgates + static_cast<size_t>(end) * row + gate * unit, unit,
-             dgates + static_cast<size_t>(end) * gates + gate * unit, unit, unit, 1);
+      for (int64_t gate = 3; gate-- > 0;) {
+        copy_rows(at(dgates, end * row + gate * unit), unit, at(dgates, end * gates + gate * unit), unit, unit, 1);
       }
     }
-    copy(dgates + gates, row, candidates, unit, unit, p.rows);
+    copy_rows(at(dgates, gates), row, candidates, unit, unit, p.rows);
   }
 
   // Zeros, [N, H] `states` times, for the gradients of resetHx (first: 0) or resetCx (1).
   float* reset_sums(int64_t recurrence, int64_t first, int64_t states) {
     const int64_t count = p.max_batch() * p.hidden;
     float* const sums = reinterpret_cast<float*>(work.reset_sums[recurrence]) + first * count;
-    require_launch(cudaMemsetAsync(sums, 0, static_cast<size_t>(states * count) * sizeof(float), stream), "a memset");
+    clear(sums, states * count * int64_t{sizeof(float)});
     return sums;
   }
 
@@ -317,11 +295,7 @@ class BackwardData : LayerRun {
     const void* const dcells = at(p.extras.dcells, direction * p.hidden);
     if (!projects()) return dcells;
     void* const out = work.dcells[direction];
-    const size_t row = static_cast<size_t>(p.hidden * element);
-    require_launch(
-        cudaMemcpy2DAsync(out, static_cast<size_t>(padded * element), dcells, row * static_cast<size_t>(p.directions),
-                          row, static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
-        "a copy");
+    copy_rows(out, padded, dcells, p.directions * p.hidden, p.hidden, p.rows);
     return out;
   }
 
@@ -377,16 +351,15 @@ class BackwardData : LayerRun {
 
   // The gates' gradients of a recurrence, to where x has its input (RnnProblem::gates_input).
   void copy_gradients(const Reserve::PerDirection& own, int64_t recurrence, void* dx) {
-    GateCopy copy{};
-    copy.from = own.dgates;
-    copy.from_row = saved.gradient_row;
-    copy.from_gate = padded;
-    copy.to = at(dx, p.first_input(recurrence, 0));
-    copy.to_row = p.input;
-    copy.to_gate = p.first_input(0, 1);
-    copy.rows = p.rows;
-    copy.gates = static_cast<int>(p.gates());
-    copy.hidden = static_cast<int>(p.hidden);
+    const GateCopy copy{own.dgates,
+                        saved.gradient_row,
+                        padded,
+                        at(dx, p.first_input(recurrence, 0)),
+                        p.input,
+                        p.first_input(0, 1),
+                        p.rows,
+                        static_cast<int>(p.gates()),
+                        static_cast<int>(p.hidden)};
     require_launch(run_copy_gates(p.type, copy, stream), "the kernel that copies the gates' gradients");
   }
 
@@ -396,17 +369,10 @@ class BackwardData : LayerRun {
     const int64_t gates = p.gates(), width = p.layer_input(layer);
     if (!p.has_input_matrices(layer) && p.gates_input) return copy_gradients(own, direction, dx);
     if (!p.has_input_matrices(layer)) {
-      GateSum sum{};
-      sum.gates = own.dgates;
-      sum.row_stride = saved.gradient_row;
-      sum.gate_stride = padded;
-      sum.count = static_cast<int>(gates_of_both_products(p));
-      sum.candidate = own.dcandidate;
-      sum.candidate_stride = saved.candidate_row;
-      sum.out = dx;
-      sum.rows = p.rows;
-      sum.hidden = static_cast<int>(p.hidden);
-      sum.accumulate = direction > 0;
+      const auto both = static_cast<int>(gates_of_both_products(p));
+      const GateSum sum{
+          own.dgates, saved.gradient_row,         padded,       both, own.dcandidate, saved.candidate_row, dx,
+          p.rows,     static_cast<int>(p.hidden), direction > 0};
       require_launch(run_sum_gates(p.type, sum, stream), "the kernel that sums the gates' gradients");
       return;
     }
@@ -446,11 +412,11 @@ class BackwardData : LayerRun {
   // The gates' matrices with zeros between them, as far apart as the gates' gradients are: one product then adds up all
   // gates, in float.
   const void* pad(const void* weights, int64_t gates, int64_t width, char* copy) {
-    const size_t used = static_cast<size_t>(p.hidden * width * element),
-                 pitch = static_cast<size_t>(padded * width * element), count = static_cast<size_t>(gates);
-    require_launch(cudaMemcpy2DAsync(copy, pitch, weights, used, used, count, cudaMemcpyDeviceToDevice, stream),
-                   "a copy");
-    require_launch(cudaMemset2DAsync(copy + used, pitch, 0, pitch - used, count, stream), "a memset");
+    const int64_t used = p.hidden * width, pitch = padded * width;
+    copy_rows(copy, pitch, weights, used, used, gates);
+    require_launch(cudaMemset2DAsync(at(copy, used), static_cast<size_t>(pitch * element), 0,
+                                     static_cast<size_t>((pitch - used) * element), static_cast<size_t>(gates), stream),
+                   "a memset");
     return copy;
   }
 

@@ -35,8 +35,6 @@ class Forward : LayerRun {
   }
 
  private:
-  static bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
   // The outputs of the layer below, after dropout.
   const void* input_of(int64_t layer) {
     void* const output = output_of(layer - 1);
@@ -103,11 +101,8 @@ class Forward : LayerRun {
 
   // xw <- x for every gate, [rows, G H].
   void copy_to_gates(const void* input, void* xw) {
-    const size_t row = static_cast<size_t>(p.hidden * element), gates = static_cast<size_t>(p.gates());
     for (int64_t g = 0; g < p.gates(); ++g) {
-      require_launch(cudaMemcpy2DAsync(at(xw, g * p.hidden), gates * row, input, row, row, static_cast<size_t>(p.rows),
-                                       cudaMemcpyDeviceToDevice, stream),
-                     "a copy");
+      copy_rows(at(xw, g * p.hidden), p.gates() * p.hidden, input, p.hidden, p.hidden, p.rows);
     }
   }
 
@@ -206,19 +201,39 @@ class Forward : LayerRun {
     if (hy != nullptr) project_rows(layer, 0, p.max_batch(), last_outputs(layer), hy);
   }
 
-  // Matrices and biases of a direction, and where it leaves what the backward pass reads, from a row on.
-  ForwardDirection direction_of(int64_t layer, int64_t d, int64_t first_row) {
+  // A recurrence of a layer, or the half of its timesteps, as a direction of a launch.
+  ForwardDirection direction_of(const LayerHalf& half, int64_t d, const void* xw, void* y) {
+    const int64_t layer = half.layer, recurrence = layer * p.recurrences() + d, row = rows_of(half).base;
+    const bool begins = half.is_first(), ends = half.first + half.steps == p.steps();
     const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
     ForwardDirection dir{};
     dir.weights = recurrent_weights(args_.w, layer, d);
     dir.input_bias = at(args_.w, offsets.input_bias);
     dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+    dir.xw = xw;
+    dir.initial = begins ? work.initial[recurrence] : work.carried_h[layer];
+    dir.hx = begins ? resident_state(args_.hx, layer, d) : work.carried_h[layer];
+    dir.cx = begins ? c_state(args_.cx, layer, d) : work.carried_c[layer];
+    dir.cell_stride = p.max_batch() * p.hidden;
+    dir.y = y;
+    dir.hy = ends ? resident_state(args_.hy, layer, d) : work.carried_h[layer];
+    dir.cy = ends ? c_state(args_.cy, layer, d) : work.carried_c[layer];
+    dir.reset = p.extras.reset;
+    dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
+    dir.reset_cx = c_state(p.extras.resetCx, layer, d);
+    dir.reverse = static_cast<int>(p.direction_of(d));
     if (!p.training) return dir;
-    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
+    const Reserve::PerDirection& own = saved.directions[recurrence];
     dir.last = own.last;
-    if (own.gates != nullptr) dir.gates = at(own.gates, first_row * p.hidden * 4);
-    if (own.cells != nullptr) dir.cells = at(own.cells, first_row * p.hidden);
+    dir.gates = at(own.gates, row * p.hidden * 4);
+    dir.cells = at(own.cells, row * p.hidden);
     return dir;
+  }
+
+  // Whether rows of y, as long as the exchange buffer's and aligned, are that buffer; m always is.
+  bool exchanges_in(const ResidentShape& shape, const void* y) const {
+    return shape.exchanges_rows() &&
+           (projects() || (p.recurrences() == 1 && padded == p.hidden && reinterpret_cast<uintptr_t>(y) % 16 == 0));
   }
 
   // One layer's half of the timesteps, or two layers'.
@@ -230,20 +245,24 @@ class Forward : LayerRun {
     params.xw_gate = xw_gate(1);
     params.y_row = static_cast<int>(p.hidden);
     // Before the exchange buffers are filled: in inference, the outputs lie where inputs of other layers do.
-    for (int i = 0; i < launch.count; ++i) params.direction[i] = direction_of(launch.half[i]);
+    for (int i = 0; i < launch.count; ++i) {
+      const LayerHalf& half = launch.half[i];
+      void* const y = at(output_of(half.layer), rows_of(half).base * p.hidden);
+      params.direction[i] = direction_of(half, 0, input_products(half), y);
+    }
     std::vector<Elements> exchanged;
     for (int i = 0; i < launch.count; ++i) {
       ForwardDirection& dir = params.direction[i];
       const Rows rows = rows_of(launch.half[i]);
-      const int64_t skipped = (rows.first - rows.base) * padded;
       if (!shape.exchanges_rows()) {
         dir.exchange = work.exchange[0];
         exchanged.push_back({dir.exchange, launch.half[i].steps * params.sizes.exchange_columns() * padded});
         continue;
       }
-      dir.exchange = is_aligned(dir.y) ? dir.y : at(work.exchange[0], rows.base * padded);
-      if (dir.exchange == dir.y) dir.y = nullptr;
-      exchanged.push_back({at(dir.exchange, skipped), rows.count * padded});
+      const bool in_y = exchanges_in(shape, dir.y);
+      dir.exchange = in_y ? dir.y : at(work.exchange[0], rows.base * padded);
+      if (in_y) dir.y = nullptr;
+      exchanged.push_back({at(dir.exchange, (rows.first - rows.base) * padded), rows.count * padded});
     }
     fill_all_empty(exchanged);
     require_launch(launch_kernel(shape, params, stream), "the resident forward kernel");
@@ -252,9 +271,9 @@ class Forward : LayerRun {
     }
   }
 
-  // A half of a layer's timesteps as a direction of a launch; makes its input products.
-  ForwardDirection direction_of(const LayerHalf& half) {
-    const int64_t layer = half.layer;
+  // The input products of the half of a layer's timesteps, where those of a launch's first row are.
+  const void* input_products(const LayerHalf& half) {
+    const int64_t layer = half.layer, width = p.layer_input(layer);
     const Rows rows = rows_of(half);
     const void* input = layer == 0 ? args_.x : output_of(layer - 1);
     if (layer > 0 && drops()) {
@@ -262,17 +281,8 @@ class Forward : LayerRun {
       input = saved.inputs[layer - 1];
     }
     void* const xw = p.training ? saved.directions[layer].products : work.xw[0];
-    multiply_input(layer, 0, rows.count, at(input, rows.first * p.layer_input(layer)),
-                   at(xw, rows.first * xw_row(layer)));
-    ForwardDirection dir = direction_of(layer, 0, rows.base);
-    dir.xw = at(xw, rows.base * xw_row(layer));
-    dir.hx = half.is_first() ? h_state(args_.hx, layer, 0) : work.carried_h[layer];
-    dir.cx = half.is_first() ? c_state(args_.cx, layer, 0) : work.carried_c[layer];
-    dir.hy = half.is_first() ? work.carried_h[layer] : h_state(args_.hy, layer, 0);
-    dir.cy = half.is_first() ? work.carried_c[layer] : c_state(args_.cy, layer, 0);
-    dir.initial = half.is_first() ? work.initial[layer] : work.carried_h[layer];
-    dir.y = at(output_of(layer), rows.base * p.hidden);
-    return dir;
+    multiply_input(layer, 0, rows.count, at(input, rows.first * width), at(xw, rows.first * xw_row(layer)));
+    return at(xw, rows.base * xw_row(layer));
   }
 
   // The last states of sequences that end in the first half; the second half writes the others.
@@ -287,30 +297,18 @@ class Forward : LayerRun {
     params.xw_row = xw_row(layer);
     params.xw_gate = xw_gate(layer);
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
-    // Rows of y, as long as the exchange buffer's and aligned, can be that buffer; m is always.
     const bool exchanges_rows = plan.shape.forward.exchanges_rows();
-    const bool exchanges_in_y =
-        exchanges_rows && (projects() || (p.recurrences() == 1 && padded == p.hidden && is_aligned(output)));
     const void* xw = nullptr;
     for (int64_t d = 0; d < p.recurrences(); ++d) {
       const int64_t head = d % p.heads;
       if (head == 0) xw = input_products(layer, layer, p.direction_of(d), input);
       if (p.masks.zoneout != nullptr) zone_out(layer, d, xw);
-      ForwardDirection dir = direction_of(layer, d, 0);
-      dir.xw = at(xw, reads_input(layer) ? p.first_input(d, 0) : head * p.gates() * p.hidden);
-      dir.initial = work.initial[layer * p.recurrences() + d];
-      dir.hx = resident_state(args_.hx, layer, d);
-      dir.cx = c_state(args_.cx, layer, d);
-      dir.cell_stride = p.max_batch() * p.hidden;
       void* const y = projects() ? cell_outputs(layer, d) : at(output, d * p.hidden);
-      dir.exchange = exchanges_in_y ? y : work.exchange[d];
-      dir.y = exchanges_in_y ? nullptr : y;
-      dir.hy = resident_state(args_.hy, layer, d);
-      dir.cy = c_state(args_.cy, layer, d);
-      dir.reset = p.extras.reset;
-      dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
-      dir.reset_cx = c_state(p.extras.resetCx, layer, d);
-      dir.reverse = static_cast<int>(p.direction_of(d));
+      ForwardDirection dir = direction_of(
+          whole(layer), d, at(xw, reads_input(layer) ? p.first_input(d, 0) : head * p.gates() * p.hidden), y);
+      const bool in_y = exchanges_in(plan.shape.forward, y);
+      dir.exchange = in_y ? y : work.exchange[d];
+      if (in_y) dir.y = nullptr;
       if (exchanges_rows) fill_empty(dir.exchange, p.rows * padded);
       directions.push_back(dir);
     }
@@ -381,12 +379,9 @@ class Forward : LayerRun {
 
   // c of every timestep, for the caller.
   void copy_cells(int64_t layer) {
-    const size_t row = static_cast<size_t>(p.hidden * element), pitch = row * static_cast<size_t>(p.recurrences());
     for (int64_t d = 0; d < p.recurrences(); ++d) {
-      require_launch(cudaMemcpy2DAsync(at(p.extras.cells, d * p.hidden), pitch,
-                                       saved.directions[layer * p.recurrences() + d].cells, row, row,
-                                       static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
-                     "a copy");
+      copy_rows(at(p.extras.cells, d * p.hidden), p.recurrences() * p.hidden,
+                saved.directions[layer * p.recurrences() + d].cells, p.hidden, p.hidden, p.rows);
     }
   }
 

@@ -327,6 +327,8 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan
       saved(problem, plan, keeps_gates, reserve),
       element(type_bytes(problem.type)),
       padded(padded_hidden(problem)),
+      steps(static_cast<int>(problem.steps())),
+      batch(static_cast<int>(problem.max_batch())),
       varies(batch_varies(problem)),
       replaces_gates(problem.training && !keeps_gates && is_lone(problem)) {
   check_earlier_calls(context);
@@ -347,11 +349,10 @@ const void* LayerRun::input_matrices(const void* w, int64_t layer) const {
                            : merge(input, w, layer - 1, 0, place);
 }
 
-const void* LayerRun::aligned_matrix(const void* matrix, int64_t count, void* copy) const {
+const void* LayerRun::aligned_matrix(const void* matrix, int64_t count, void* place) const {
   if (reinterpret_cast<uintptr_t>(matrix) % 16 == 0) return matrix;
-  const size_t bytes = static_cast<size_t>(count * element);
-  require_launch(cudaMemcpyAsync(copy, matrix, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
-  return copy;
+  copy(place, matrix, count * element);
+  return place;
 }
 
 ChunkedProjection LayerRun::chunked_projection(const void* w, int64_t layer, int64_t i, void* states,
@@ -381,7 +382,7 @@ Projection LayerRun::projection_of(const void* w, int64_t layer, int64_t directi
   projection.row = static_cast<int>(p.recurrences() * p.projection);
   projection.sums = work.row_sums;
   const int64_t sums = int64_t{sizes.replica_tiles()} * projection.padded * kTileColumns * sizes.blocks;
-  require_launch(cudaMemsetAsync(work.row_sums, 0, static_cast<size_t>(sums) * sizeof(float), stream), "a memset");
+  clear(work.row_sums, sums * int64_t{sizeof(float)});
   return projection;
 }
 
@@ -394,15 +395,7 @@ StateMasks LayerRun::masks(int64_t layer, int64_t first, int directions) const {
 }
 
 EdgeRows LayerRun::edge(const void* rows, int64_t stride, int64_t width, bool is_last) const {
-  EdgeRows edge{};
-  edge.rows = const_cast<void*>(rows);
-  edge.stride = stride;
-  edge.width = static_cast<int>(width);
-  edge.table = table();
-  edge.steps = static_cast<int>(p.steps());
-  edge.batch = static_cast<int>(p.max_batch());
-  edge.is_last = is_last;
-  return edge;
+  return {const_cast<void*>(rows), stride, static_cast<int>(width), table(), steps, batch, is_last, nullptr};
 }
 
 EdgeRows LayerRun::first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const {
@@ -412,16 +405,8 @@ EdgeRows LayerRun::first_edge(const void* rows, int64_t stride, int64_t width, i
 }
 
 ResetRows LayerRun::reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const {
-  ResetRows reset{};
-  reset.rows = const_cast<void*>(rows);
-  reset.stride = stride;
-  reset.width = static_cast<int>(width);
-  reset.reset = p.extras.reset;
-  reset.table = table();
-  reset.steps = static_cast<int>(p.steps());
-  reset.batch = static_cast<int>(p.max_batch());
-  reset.reverse = direction > 0;
-  return reset;
+  const bool reverse = direction > 0;
+  return {const_cast<void*>(rows), stride, static_cast<int>(width), p.extras.reset, table(), steps, batch, reverse};
 }
 
 PreviousStates LayerRun::previous_states(int64_t layer, int64_t direction, const void* y, int64_t y_row, bool reverse,
@@ -433,8 +418,8 @@ PreviousStates LayerRun::previous_states(int64_t layer, int64_t direction, const
   previous.reset = p.extras.reset;
   previous.out = out;
   previous.table = table();
-  previous.steps = static_cast<int>(p.steps());
-  previous.batch = static_cast<int>(p.max_batch());
+  previous.steps = steps;
+  previous.batch = batch;
   previous.width = static_cast<int>(p.state());
   previous.reverse = reverse;
   return previous;
@@ -444,8 +429,8 @@ ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int6
   ResidentSizes sizes{};
   sizes.hidden = static_cast<int>(p.hidden);
   sizes.padded = static_cast<int>(padded);
-  sizes.steps = static_cast<int>(p.steps());
-  sizes.batch = static_cast<int>(p.max_batch());
+  sizes.steps = steps;
+  sizes.batch = batch;
   sizes.table = table();
   sizes.first_column = static_cast<int>(first);
   sizes.columns = static_cast<int>(columns);
@@ -470,7 +455,7 @@ ChunkedArrays LayerRun::chunked_arrays(Pass pass, int64_t first, int64_t count) 
     exchanged.push_back({exchange, chunked_exchange_bytes(p, pass) / element});
   }
   fill_all_empty(exchanged);
-  require_launch(cudaMemsetAsync(work.progress, 0, 2 * kWavefrontLayers * sizeof(unsigned), stream), "a memset");
+  clear(work.progress, 2 * kWavefrontLayers * int64_t{sizeof(unsigned)});
   return arrays;
 }
 
@@ -494,9 +479,24 @@ void LayerRun::drop(int64_t layer, int64_t first, int64_t rows, const void* in, 
                  "the dropout kernel");
 }
 
+void LayerRun::copy(void* to, const void* from, int64_t bytes) const {
+  require_launch(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "a copy");
+}
+
+void LayerRun::copy_rows(void* to, int64_t to_row, const void* from, int64_t from_row, int64_t width,
+                         int64_t rows) const {
+  const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements * element); };
+  require_launch(cudaMemcpy2DAsync(to, bytes(to_row), from, bytes(from_row), bytes(width), static_cast<size_t>(rows),
+                                   cudaMemcpyDeviceToDevice, stream),
+                 "a copy");
+}
+
 void LayerRun::copy_states(const void* from, void* to) const {
-  const size_t bytes = static_cast<size_t>(p.max_batch() * p.hidden * element);
-  if (to != nullptr) require_launch(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
+  if (to != nullptr) copy(to, from, p.max_batch() * p.hidden * element);
+}
+
+void LayerRun::clear(void* first, int64_t bytes) const {
+  require_launch(cudaMemsetAsync(first, 0, static_cast<size_t>(bytes), stream), "a memset");
 }
 
 void LayerRun::store_table() const {

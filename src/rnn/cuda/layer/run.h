@@ -194,16 +194,18 @@ struct LayerRun {
   Reserve saved;
   int64_t element;      // bytes
   int64_t padded;       // H rounded up to whole k-tiles
+  int steps, batch;     // T, N
   bool varies;          // the batch does
   bool replaces_gates;  // whether a lone layer's gradients take the place of its gates, which are not kept
 
   const StepSizes* table() const { return varies ? work.table : nullptr; }
   bool drops() const { return p.dropout.probability > 0 && p.layers > 1; }
-  const char* at(const void* base, int64_t elements) const {
-    return static_cast<const char*>(base) + elements * element;
+  // So many elements on; NULL stays NULL.
+  const char* at(const void* base, int64_t elements) const { return at(const_cast<void*>(base), elements); }
+  char* at(void* base, int64_t elements) const {
+    return base == nullptr ? nullptr : static_cast<char*>(base) + elements * element;
   }
-  char* at(void* base, int64_t elements) const { return static_cast<char*>(base) + elements * element; }
-  // State [layer * D K + recurrence] of hx, hy and their like, {N, P}; NULL stays NULL.
+  // State [layer * D K + recurrence] of hx, hy and their like, {N, P}.
   template <class Pointer>
   Pointer h_state(Pointer base, int64_t layer, int64_t direction) const {
     return state(base, layer, direction, p.state());
@@ -278,6 +280,7 @@ struct LayerRun {
     int64_t first, count, base;
   };
   Rows rows_of(const LayerHalf& half) const;
+  LayerHalf whole(int64_t layer) const { return {layer, 0, p.steps()}; }  // both halves
   // Sets what kernels by chunks read besides, for a launch of layers [first, first + count) of either pass; fills what
   // is exchanged, and Workspace::progress with zeros.
   template <class Params>
@@ -300,8 +303,12 @@ struct LayerRun {
   float dropout_scale() const { return drops() ? 1 / (1 - p.dropout.probability) : 0; }
   // Dropout between layer - 1 and `layer`, of rows [first, first + rows).
   void drop(int64_t layer, int64_t first, int64_t rows, const void* in, void* out) const;
+  void copy(void* to, const void* from, int64_t bytes) const;
+  // Rows of `width` elements; to_row and from_row are elements from one row to the next.
+  void copy_rows(void* to, int64_t to_row, const void* from, int64_t from_row, int64_t width, int64_t rows) const;
   // [N, H]; nothing where `to` is NULL.
   void copy_states(const void* from, void* to) const;
+  void clear(void* first, int64_t bytes) const;
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
   struct Elements {
@@ -328,12 +335,11 @@ struct LayerRun {
   StateMasks masks(int64_t layer, int64_t first, int directions) const;
   ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
   // Matrices of `count` elements, aligned to 16 bytes: those of the caller or, where they are not, a copy.
-  const void* aligned_matrix(const void* matrix, int64_t count, void* copy) const;
+  const void* aligned_matrix(const void* matrix, int64_t count, void* place) const;
   // merged <- [G H, P] times the projection of a layer.
   const void* merge(const void* matrix, const void* w, int64_t layer, int64_t direction, char* merged) const;
   template <class Pointer>
   Pointer state(Pointer base, int64_t layer, int64_t direction, int64_t width) const {
-    if (base == nullptr) return nullptr;
     return at(base, (layer * p.recurrences() + direction) * p.max_batch() * width);
   }
 };
