@@ -15,11 +15,8 @@ void set_shape(const RnnProblem& problem, KernelId kernel, int replicas, Residen
   const int k_tile = k_tile_elements(problem.type == PRNN_DATA_FLOAT);
   const ClusterForwardSplit forward_split = cluster_forward_split(gates, k_tiles, cluster, k_tile);
   const ClusterBackwardSplit backward_split = cluster_backward_split(gates, k_tiles, cluster, k_tile);
-  *shape = ResidentShape();
+  *shape = split_units(k_tiles * k_tile, forward_split.units, cluster, replicas);
   shape->kernel = kernel;
-  shape->units = forward_split.units;
-  shape->cluster = shape->blocks = cluster;
-  shape->replicas = replicas;
   shape->tiles = 1;
   shape->shared_bytes = backward ? backward_split.shared_bytes : forward_split.shared_bytes;
   const int64_t row_tiles = backward ? k_tiles * k_tile / kTileRows : shape->units / kTileRows * gates;

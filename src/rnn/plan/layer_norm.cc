@@ -71,18 +71,14 @@ int64_t set_grid_pass(const GpuRow& row, const RnnProblem& p, KernelId kernel, i
                       ResidentShape* shape) {
   const int unit_tiles = kernel.shape(0), cluster = std::max(kernel.shape(1), 1);
   const int64_t batch = p.max_batch(), padded = padded_hidden(p);
-  const int64_t units = int64_t{unit_tiles} * kTileRows * cluster;
   const int64_t of_warp = ceil_div(k_tiles / cluster, kResidentWarps), wave = wave_tiles(row_tiles, unit_tiles);
   const int64_t in_shared = std::max<int64_t>(ceil_div(of_warp, 2) * 2 - register_k_tiles(row_tiles), 0);
   const int64_t tile_floats = kTileRows * kTileColumns;
   const int64_t sums = 2 * kResidentWarps * wave * row_tiles * (tile_floats + 1) * 4;
   const int64_t partial = 2 * int64_t{cluster} * wave * unit_tiles * tile_floats * 4;
   const int64_t of_lanes = 4 * kResidentThreads * (4 * most + 4) * unit_tiles;  // static; and 2 KB of less
-  *shape = ResidentShape();
+  *shape = split_units(padded, unit_tiles * kTileRows, cluster, 0);
   shape->kernel = kernel;
-  shape->units = unit_tiles * kTileRows;
-  shape->cluster = cluster;
-  shape->blocks = static_cast<int>(ceil_div(padded, units) * cluster);
   const int64_t room = std::min(resident_blocks(row, cluster), kLayerNormLstmGridBlocks) / shape->blocks;
   if (room < 1) return 0;
   const int64_t replicas = std::max(ceil_div(batch, int64_t{most} * kTileColumns), std::min(batch, room));

@@ -46,12 +46,8 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
   const bool backward = kernel->pass == Pass::kBackward, is_float32 = problem.type == PRNN_DATA_FLOAT;
   const int unit_tiles = kernel.shape(0), cluster = backward ? kernel.shape(1) : 1;
   const int64_t gates = problem.gates(), padded = padded_hidden(problem);
-  *shape = ResidentShape();
+  *shape = split_units(padded, unit_tiles * kTileRows, cluster, replicas);
   shape->kernel = kernel;
-  shape->units = unit_tiles * kTileRows;
-  shape->cluster = cluster;
-  shape->replicas = replicas;
-  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{shape->units} * cluster) * cluster);
   if (shape->blocks > resident_blocks(row, cluster)) return false;
   const int row_tiles = static_cast<int>(unit_tiles * cluster * (backward ? 1 : gates));
   const int64_t block_k_tiles = padded / k_tile_elements(is_float32) * (backward ? gates : 1);
@@ -84,8 +80,7 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
   const int64_t passes = ceil_div(wanted, std::min<int64_t>(room, kMaxTiles));
   shape->tiles = static_cast<int>(ceil_div(wanted, passes));
   shape->shared_bytes = fixed + bias_sums * shape->tiles;
-  shape->register_bytes = in_registers * row_tiles * fragment * shape->blocks;
-  shape->shared_weight_bytes = in_shared * row_tiles * fragment * shape->blocks;
+  set_weights(in_registers * row_tiles * fragment, in_shared * row_tiles * fragment, shape);
   const int64_t states = is_float32 ? 0 : problem.hidden * ceil_div(problem.max_batch(), replicas);
   shape->poll_delay_cycles = poll_delay(row, *shape, kernel->pass, states);
   return true;
@@ -112,11 +107,9 @@ bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass p
     const int64_t padded = padded_hidden(problem), units = large_units(problem.mode, is_float32),
                   rows = units * (backward ? 1 : problem.gates());
     const int64_t k_tiles = padded / k_tile_elements(is_float32) * (backward ? problem.gates() : 1);
-    *best = ResidentShape();
+    *best = split_units(padded, units, 1, 1);
     best->kernel = kernel;
-    best->units = static_cast<int>(units);
-    best->replicas = best->tiles = 1;
-    best->blocks = static_cast<int>(ceil_div(padded, units));
+    best->tiles = 1;
     if (best->blocks > resident_blocks(row, 1)) return false;
 
     // See MmaLargeProduct. `split`: the row tiles of the k-tile of which only some are in registers.
@@ -135,8 +128,7 @@ bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass p
                         (is_float32 ? 0 : int64_t{backward ? 4 : 2} * kResidentThreads * rounds) + 64;
     best->shared_bytes = weights + sums;
     if (best->shared_bytes + own > row.shared_bytes) return false;
-    best->register_bytes = in_registers * fragment * kResidentWarps * best->blocks;
-    best->shared_weight_bytes = weights * best->blocks;
+    set_weights(in_registers * fragment * kResidentWarps, weights, best);
     best->poll_delay_cycles = poll_delay(row, *best, pass, 0);
     return true;
   });

@@ -116,6 +116,22 @@ bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pas
   return false;
 }
 
+// A layout of `hidden` units over blocks of `units`, whole clusters of them; what else it has is still to be set.
+inline ResidentShape split_units(int64_t hidden, int64_t units, int cluster, int64_t replicas) {
+  ResidentShape shape;
+  shape.units = static_cast<int>(units);
+  shape.cluster = cluster;
+  shape.replicas = static_cast<int>(replicas);
+  shape.blocks = static_cast<int>(ceil_div(hidden, units * cluster) * cluster);
+  return shape;
+}
+
+// Sets the bytes of weights, given those of a block.
+inline void set_weights(int64_t in_registers, int64_t in_shared, ResidentShape* shape) {
+  shape->register_bytes = in_registers * shape->blocks;
+  shape->shared_weight_bytes = in_shared * shape->blocks;
+}
+
 // Replaces `best` by layouts that rank lower: of those that shape_for(replicas, &shape) makes for 1, 2, ... replicas,
 // as long as it does and blocks of so many recurrences stay resident.
 template <class ShapeFor, class RankOf>

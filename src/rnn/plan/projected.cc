@@ -53,11 +53,8 @@ bool choose_projected_shape(const GpuRow& row, const RnnProblem& problem, Pass p
   return any_kernel(row, problem, Engine::kProjected, pass, [&](KernelId kernel) {
     const bool backward = pass == Pass::kBackward;
     const int unit_tiles = kernel.shape(0);
-    *best = ResidentShape();
+    *best = split_units(padded_hidden(problem), unit_tiles * kTileRows, 1, 1);
     best->kernel = kernel;
-    best->units = unit_tiles * kTileRows;
-    best->replicas = 1;
-    best->blocks = static_cast<int>(ceil_div(padded_hidden(problem), best->units));
     if (best->blocks > std::min(resident_blocks(row, 1), kMostPartials)) return false;
     const SharedBytes bytes = shared_bytes(problem, backward, unit_tiles);
     const int64_t room = (row.shared_bytes - bytes.fixed) / bytes.of_tile;

@@ -23,18 +23,13 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
   const int64_t vectors = backward ? problem.gates() : 1;  // of so many units; they are K
   const SimtSplit split = simt_split(static_cast<int>(problem.gates()), backward, kernel);
   if (units < padded || units * vectors > split.elements) return false;
-  *shape = ResidentShape();
+  *shape = split_units(units, kernel.units, kernel.cluster, ceil_div(problem.max_batch(), kernel.columns));
   shape->kernel = id;
-  shape->units = kernel.units;
-  shape->cluster = kernel.cluster;
-  shape->replicas = static_cast<int>(ceil_div(problem.max_batch(), kernel.columns));
-  shape->blocks = static_cast<int>(ceil_div(units, kernel.units));
   shape->tiles = 1;
   const int64_t load_bytes = int64_t{16} * kResidentThreads * split.rows;  // of the weights of all lanes' loads
   const int in_registers = simt_register_loads(split.rows, kernel.loads);
-  shape->register_bytes = load_bytes * in_registers * shape->blocks;
   shape->shared_bytes = load_bytes * (kernel.loads - in_registers);
-  shape->shared_weight_bytes = shape->shared_bytes * shape->blocks;
+  set_weights(load_bytes * in_registers, shape->shared_bytes, shape);
   constexpr int64_t kStaticBytes = 8192;  // more than the kernels have beside the weights
   if (shape->shared_bytes > 0 && shape->shared_bytes + kStaticBytes > row.shared_bytes) return false;
   shape->poll_delay_cycles = poll_delay(row, problem, id->pass, kernel);

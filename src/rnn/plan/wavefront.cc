@@ -74,25 +74,20 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
     if (best_layers > 1 && rank >= best_rank) return false;
     best_rank = rank;
     best_layers = static_cast<int>(layers);
-    ResidentShape shape;
-    shape.kernel = id;
-    shape.units = kernel.unit_tiles * kTileRows;
-    shape.cluster = kernel.cluster;
-    shape.replicas = static_cast<int>(ceil_div(batch, tiles * kTileColumns));
-    shape.blocks = static_cast<int>(blocks);
-    shape.tiles = static_cast<int>(tiles);
-    shape.shared_bytes = bytes;
+    *best = split_units(problem.hidden, kernel.unit_tiles * kTileRows, kernel.cluster,
+                        ceil_div(batch, tiles * kTileColumns));
+    best->kernel = id;
+    best->tiles = static_cast<int>(tiles);
+    best->shared_bytes = bytes;
     const int64_t row_tiles = kernel.unit_tiles * (backward ? kernel.cluster : problem.gates()),
                   fragments = 2 * kernel.k_tiles * row_tiles,
                   in_registers = std::min<int64_t>(fragments, register_fragments(problem, kernel, backward, row_tiles));
-    shape.register_bytes = in_registers * 512 * kResidentWarps * blocks;
-    shape.shared_weight_bytes = (fragments - in_registers) * 512 * kResidentWarps * blocks;
+    set_weights(in_registers * 512 * kResidentWarps, (fragments - in_registers) * 512 * kResidentWarps, best);
     const auto& delays = row.delays->wavefront_mma;
-    shape.poll_delay_cycles = tiles > 1            ? delays.several_tiles
+    best->poll_delay_cycles = tiles > 1            ? delays.several_tiles
                               : backward           ? delays.backward
                               : kernel.k_tiles > 2 ? delays.forward_long_k
                                                    : delays.forward;
-    *best = shape;
     return false;
   });
   return best_layers;

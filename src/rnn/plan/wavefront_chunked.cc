@@ -15,16 +15,12 @@ int64_t layers_at_once(const GpuRow& row, const RnnProblem& problem, int64_t blo
 
 // A launch's layout but for its shared memory and poll delay; a thread keeps so many of its operands in registers, the
 // others are in shared memory.
-ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, int operands, int in_registers) {
+ResidentShape shape_of(int64_t hidden, KernelId kernel, int cluster, int operands, int in_registers) {
   constexpr int64_t kOperandBytes = int64_t{16} * kResidentThreads;
-  ResidentShape shape;
+  ResidentShape shape = split_units(hidden, kernel.shape(0) * kTileRows, cluster, 1);
   shape.kernel = kernel;
-  shape.units = units;
-  shape.cluster = cluster;
-  shape.replicas = shape.tiles = 1;
-  shape.blocks = static_cast<int>(blocks);
-  shape.register_bytes = in_registers * kOperandBytes * blocks;
-  shape.shared_weight_bytes = (operands - in_registers) * kOperandBytes * blocks;
+  shape.tiles = 1;
+  set_weights(in_registers * kOperandBytes, (operands - in_registers) * kOperandBytes, &shape);
   return shape;
 }
 
@@ -44,7 +40,7 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
     // The fewest launches, and the fewest units a block.
     if (most > 1 && ceil_div(problem.layers, layers) >= ceil_div(problem.layers, most)) return false;
     most = layers;
-    *shape = shape_of(kernel, units, 1, blocks, operands, in_registers);
+    *shape = shape_of(problem.hidden, kernel, 1, operands, in_registers);
     shape->shared_bytes = shared_bytes;
     const auto& delays = row.delays->wavefront_chunked;
     shape->poll_delay_cycles = half_tile ? delays.half_tile : delays.tile;
@@ -66,8 +62,8 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
     const int64_t shared_bytes = chunked_backward_shared_bytes(gates, columns);
     if (layers < kChunkedLeastLayers || shared_bytes > row.shared_bytes) return false;
     most = layers;
-    *shape =
-        shape_of(kernel, units, cluster, blocks, chunked_backward_operands(gates), chunked_backward_registers(columns));
+    *shape = shape_of(problem.hidden, kernel, cluster, chunked_backward_operands(gates),
+                      chunked_backward_registers(columns));
     shape->shared_bytes = shared_bytes;
     const auto& delays = row.delays->wavefront_chunked;
     shape->poll_delay_cycles = columns == kChunkedHalfTile ? delays.backward_half_tile : delays.backward_tile;

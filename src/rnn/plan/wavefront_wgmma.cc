@@ -20,18 +20,13 @@ int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, Residen
   if (layers < 2 || shared_bytes + 1024 > row.shared_bytes) return 1;
   const bool exists = any_kernel(row, problem, Engine::kWavefrontWgmma, Pass::kForward, [&](KernelId kernel) {
     if (kernel.shape(0) != tiles) return false;
-    *shape = ResidentShape();
+    *shape = split_units(hidden, units, 1, replicas);
     shape->kernel = kernel;
-    shape->units = static_cast<int>(units);
-    shape->cluster = 1;
-    shape->replicas = static_cast<int>(replicas);
-    shape->blocks = static_cast<int>(blocks);
     shape->tiles = static_cast<int>(ceil_div(columns, kTileColumns));
     shape->shared_bytes = shared_bytes;
     const int64_t chunk_tiles = int64_t{wavefront_wgmma_chunks(tiles)} * tiles,
                   in_registers = wavefront_wgmma_register_tiles(tiles);
-    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * blocks;
-    shape->shared_weight_bytes = 2 * (chunk_tiles - in_registers) * kWgmmaTileBytes * blocks;
+    set_weights(2 * in_registers * kWgmmaTileBytes, 2 * (chunk_tiles - in_registers) * kWgmmaTileBytes, shape);
     const auto& delays = row.delays->wavefront_wgmma;
     shape->poll_delay_cycles = tiles == 2 ? delays.two_tiles : delays.one_tile;
     return true;

@@ -83,11 +83,7 @@ bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, in
   const bool backward = pass == Pass::kBackward;
   const int64_t padded = padded_hidden(problem);
   const int cluster = backward ? kWgmmaCluster : 1;
-  *shape = ResidentShape();
-  shape->units = kWgmmaUnits;
-  shape->cluster = cluster;
-  shape->replicas = replicas;
-  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kWgmmaUnits} * cluster) * cluster);
+  *shape = split_units(padded, kWgmmaUnits, cluster, replicas);
   if (shape->blocks > resident_blocks(row, cluster)) return false;
   const int64_t share = padded * (backward ? problem.gates() : 1) / cluster;
   const int64_t chunks = ceil_div(share, 2 * kWgmmaChunk);  // of a warpgroup
@@ -100,8 +96,7 @@ bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, in
     // the warpgroups give each other.
     const int64_t sums = backward ? int64_t{2} * 2 * 4 * 64 * columns : 0;
     shape->shared_bytes = ring + sums + 2 * in_shared * kWgmmaTileBytes;
-    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
+    set_weights(2 * in_registers * kWgmmaTileBytes, 2 * in_shared * kWgmmaTileBytes, shape);
     const auto& delays = row.delays->wgmma;
     shape->poll_delay_cycles = backward
                                    ? (problem.hidden * sequences < 6144 ? delays.backward_few_states : delays.backward)
@@ -135,11 +130,8 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
   const bool backward = pass == Pass::kBackward;
   const int64_t padded = padded_hidden(problem);
   const int together = split_k_blocks(problem, pass);
-  *shape = ResidentShape();
-  shape->units = kWgmmaUnits;
+  *shape = split_units(padded, kWgmmaUnits, together, replicas);
   shape->cluster = kSplitKCluster;
-  shape->replicas = replicas;
-  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kWgmmaUnits} * together) * together);
   if (shape->blocks > resident_blocks(row, kSplitKCluster)) return false;
   const int64_t chunks = 2 * ceil_div(padded, 2 * kSplitKCluster * kWgmmaChunk);  // of a tile
   const int64_t in_registers = std::min<int64_t>(chunks, kSplitKRegisterChunks), in_shared = chunks - in_registers;
@@ -148,8 +140,7 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
     const int64_t ring = int64_t{kSplitKStages} * split_k_batch(columns) * columns * kWgmmaChunk * 2;
     const int64_t sums = int64_t{3} * 4 * 64 * columns, inputs = int64_t{2} * 8 * kWgmmaUnits * columns;
     shape->shared_bytes = ring + sums + inputs + 2 * in_shared * kWgmmaTileBytes;
-    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
+    set_weights(2 * in_registers * kWgmmaTileBytes, 2 * in_shared * kWgmmaTileBytes, shape);
     const auto& delays = row.delays->split_k;
     shape->poll_delay_cycles = backward        ? delays.backward
                                : columns <= 16 ? delays.forward_narrow
@@ -176,11 +167,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
             all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
   const int chunks = backward ? multicast_part_chunks(all) : all;
   const int in_shared = multicast_shared_chunks(element, backward, chunks);
-  *shape = ResidentShape();
-  shape->units = kMulticastUnits;
-  shape->cluster = kMulticastCluster;
-  shape->replicas = replicas;
-  shape->blocks = static_cast<int>(problem.hidden / kMulticastUnits);
+  *shape = split_units(problem.hidden, kMulticastUnits, kMulticastCluster, replicas);
   if (shape->blocks > resident_blocks(row, kMulticastCluster)) return false;
   const int64_t sequences = ceil_div(problem.max_batch(), replicas),
                 passes = ceil_div(sequences, int64_t{multicast_columns(element)});
@@ -195,8 +182,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
     shape->kernel = kernel;
     shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
     shape->shared_bytes = multicast_shared_bytes(in_shared, columns, of_column);
-    shape->register_bytes = int64_t{2} * (chunks - in_shared) * kWgmmaTileBytes * shape->blocks;
-    shape->shared_weight_bytes = int64_t{2} * in_shared * kWgmmaTileBytes * shape->blocks;
+    set_weights(int64_t{2} * (chunks - in_shared) * kWgmmaTileBytes, int64_t{2} * in_shared * kWgmmaTileBytes, shape);
     found = true;
     return false;
   });
