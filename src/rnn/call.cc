@@ -7,6 +7,35 @@
 namespace prnn {
 namespace {
 
+// Throws BAD_PARAM unless a training call with dropout between layers has states, set with a handle of its device.
+void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context) {
+  if (problem.dropout.probability == 0) return;
+  if (problem.dropout.states == nullptr) {
+    fail(PRNN_STATUS_BAD_PARAM, "dropout %g between layers needs states; prnnSetDropoutDescriptor was given NULL",
+         static_cast<double>(problem.dropout.probability));
+  }
+  if (rnn.dropout->device != context.device) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "the dropout descriptor of rnnDesc was set with a handle of device %d, this one is of device %d (-1: CPU)",
+         rnn.dropout->device, context.device);
+  }
+}
+
+// Throws BAD_PARAM unless the states and masks of the problem that every call reads are aligned.
+void require_aligned_states(const RnnProblem& problem) {
+  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
+                                            {problem.extras.resetCx, "extras->resetCx"},
+                                            {problem.masks.recurrent, "masks->recurrent"}});
+  if (problem.takes_gates()) require_aligned(type_size(problem.type), {{problem.masks.zoneout, "masks->zoneout"}});
+}
+
+// Throws BAD_PARAM unless a workspace or reserve space has at least `needed` bytes.
+void require_space(const void* space, size_t size, size_t needed, const char* space_name, const char* size_name) {
+  if (needed == 0) return;
+  require_not_null(space, space_name);
+  if (size < needed) fail(PRNN_STATUS_BAD_PARAM, "%s is %zu; this call needs %zu bytes", size_name, size, needed);
+}
+
 // The arrays that every call needs, and those that may be NULL.
 void require_arrays(const RnnProblem& problem, std::initializer_list<NamedArray> needed,
                     std::initializer_list<NamedArray> optional) {

@@ -17,6 +17,9 @@ struct CallPlan {
 // Throws NOT_SUPPORTED with the limit that was broken if no backend serves the problem on the handle's device.
 CallPlan plan_call(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem);
 
+// The answer of prnnQueryRNNSequence for a problem on the handle's device. (query.cc)
+prnnRNNInfo_t query_rnn(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem);
+
 // Each runs one call. Extras and masks are the problem's; those of the arguments do not count. plan: made for the
 // problem; NULL: it is made here. problem.aligned follows from the arguments, and with unaligned ones another plan than
 // that given runs.

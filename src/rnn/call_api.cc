@@ -7,7 +7,6 @@
 #include "core/handle.h"
 #include "rnn/call.h"
 #include "rnn/plan/canonical.h"
-#include "rnn/query.h"
 #include "rnn/sequences.h"
 #include "rnn/validate.h"
 

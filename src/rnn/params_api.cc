@@ -35,7 +35,7 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
                            int dimension, prnnFilterDescriptor_t descriptor, const char* descriptor_name,
                            void** pointer, const char* pointer_name) {
   return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
-    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    const RnnProblem problem = problem_of_steps(rnn, xDesc, 1);
     require_filter(wDesc, "wDesc", rnn.layer.type, rnn_params_count(problem));
     const auto [of_layer, recurrence] = require_lin_layer(problem, layer, linLayerID);
     require_alive(descriptor, descriptor_name);
@@ -103,7 +103,7 @@ extern "C" prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNND
                                              const prnnTensorDescriptor_t xDesc, size_t* sizeInBytes,
                                              prnnDataType_t dataType) {
   return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
-    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    const RnnProblem problem = problem_of_steps(rnn, xDesc, 1);
     require_not_null(sizeInBytes, "sizeInBytes");
     require_known_type(dataType, "dataType");
     if (dataType != rnn.layer.type) {

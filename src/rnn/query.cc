@@ -1,6 +1,4 @@
 // prnnQueryRNN and its relatives, which report plans and start nothing.
-#include "rnn/query.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +20,8 @@ using namespace prnn;
 
 namespace prnn {
 namespace {
+
+constexpr int64_t kLongSequence = 256;  // timesteps, of queries that name none
 
 int to_int(int64_t value) { return static_cast<int>(std::min<int64_t>(value, INT_MAX)); }
 
@@ -183,7 +183,7 @@ prnnRNNInfo_t query_rnn(prnnHandle_t handle, const prnnRNNStruct& rnn, const Rnn
 extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                      const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info) {
   return with_layer(handle, rnnDesc, [&](const prnnRNNStruct& rnn) {
-    const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
+    const RnnProblem problem = problem_of_steps(rnn, xDesc, kLongSequence);
     require_not_null(info, "info");
     *info = query_rnn(handle, rnn, problem);
   });
@@ -194,7 +194,7 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
   return guarded(nullptr, [&] {
     require_not_null(gpu, "gpu");
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
+    const RnnProblem problem = problem_of_steps(rnn, xDesc, kLongSequence);
     require_not_null(info, "info");
     *info = query_row(gpu, rnn, problem);
   });

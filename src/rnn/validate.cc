@@ -113,18 +113,6 @@ void require_countable(const RnnProblem& problem) {
   }
 }
 
-// Makes the problem of one {N, I, 1}, with `steps` timesteps or as many as the resident kernels take.
-RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc, int64_t steps) {
-  RnnProblem problem = problem_from_descriptor(rnn);
-  require_batch_by_size(xDesc, "xDesc", problem.type);
-  const int64_t batch = xDesc->dims[0];
-  problem.batch.assign(static_cast<size_t>(std::min(steps, kMostRows / batch)), batch);
-  problem.rows = problem.steps() * batch;
-  set_input(problem, xDesc->dims[1], "xDesc");
-  require_countable(problem);
-  return problem;
-}
-
 // The input size that makes the packed weights as large as wDesc says.
 int64_t input_from_weights(RnnProblem problem, const prnnFilterStruct* wDesc) {
   if (problem.skip_input) return problem.hidden;
@@ -164,12 +152,15 @@ RnnProblem problem_from_sizes(const prnnRNNStruct& rnn, int inputSize, int seqLe
   return problem;
 }
 
-RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
-  return problem_of_steps(rnn, xDesc, 1);
-}
-
-RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
-  return problem_of_steps(rnn, xDesc, 256);
+RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc, int64_t steps) {
+  RnnProblem problem = problem_from_descriptor(rnn);
+  require_batch_by_size(xDesc, "xDesc", problem.type);
+  const int64_t batch = xDesc->dims[0];
+  problem.batch.assign(static_cast<size_t>(std::min(steps, kMostRows / batch)), batch);
+  problem.rows = problem.steps() * batch;
+  set_input(problem, xDesc->dims[1], "xDesc");
+  require_countable(problem);
+  return problem;
 }
 
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,
@@ -185,59 +176,6 @@ RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const pr
   }
   require_countable(problem);
   return problem;
-}
-
-void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context) {
-  if (problem.dropout.probability == 0) return;
-  if (problem.dropout.states == nullptr) {
-    fail(PRNN_STATUS_BAD_PARAM, "dropout %g between layers needs states; prnnSetDropoutDescriptor was given NULL",
-         static_cast<double>(problem.dropout.probability));
-  }
-  if (rnn.dropout->device != context.device) {
-    fail(PRNN_STATUS_BAD_PARAM,
-         "the dropout descriptor of rnnDesc was set with a handle of device %d, this one is of device %d (-1: CPU)",
-         rnn.dropout->device, context.device);
-  }
-}
-
-void require_aligned_states(const RnnProblem& problem) {
-  require_aligned(type_size(problem.type), {{problem.extras.resetHx, "extras->resetHx"},
-                                            {problem.extras.resetCx, "extras->resetCx"},
-                                            {problem.masks.recurrent, "masks->recurrent"}});
-  if (problem.takes_gates()) require_aligned(type_size(problem.type), {{problem.masks.zoneout, "masks->zoneout"}});
-}
-
-void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, int64_t width,
-                      const char* descriptors_name) {
-  require_not_null(descriptors, descriptors_name);
-  for (int64_t t = 0; t < problem.steps(); ++t) {
-    if (t > 0 && descriptors[t] == descriptors[t - 1] && problem.batch[t] == problem.batch[t - 1]) continue;
-    require_tensor(descriptors[t], {descriptors_name, t}, problem.type, {problem.batch[t], width});
-  }
-}
-
-void require_h_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
-                     const char* descriptor_name) {
-  if (data == nullptr) return;
-  require_tensor(descriptor, descriptor_name, problem.type,
-                 {problem.layers * problem.recurrences(), problem.max_batch(), problem.state()});
-}
-
-void require_cell_states(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data,
-                         const char* descriptor_name) {
-  if (data == nullptr || problem.cell_states() == 0) return;
-  require_tensor(descriptor, descriptor_name, problem.type,
-                 {problem.layers * problem.recurrences() * problem.cell_states(), problem.max_batch(), problem.hidden});
-}
-
-void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const char* descriptor_name) {
-  require_filter(descriptor, descriptor_name, problem.type, rnn_params_count(problem));
-}
-
-void require_space(const void* space, size_t size, size_t needed, const char* space_name, const char* size_name) {
-  if (needed == 0) return;
-  require_not_null(space, space_name);
-  if (size < needed) fail(PRNN_STATUS_BAD_PARAM, "%s is %zu; this call needs %zu bytes", size_name, size, needed);
 }
 
 }  // namespace prnn

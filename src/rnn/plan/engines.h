@@ -1,10 +1,10 @@
-// The needs of a call (rnn/needs.h) that each engine, each schedule of a stack and cuDNN serve: a row each.
+// The needs of a call (Needs) that each engine, each schedule of a stack and cuDNN serve: a row each.
 #pragma once
 
 #include <initializer_list>
 
-#include "rnn/needs.h"
 #include "rnn/plan/kernels.h"
+#include "rnn/problem.h"
 
 namespace prnn {
 
@@ -78,7 +78,7 @@ enum class Schedule : int8_t {
   kOneByOne,    // a launch or more a layer
   kSideBySide,  // halves of two layers in one launch (side_by_side.h)
   kWavefront,   // several layers in one launch (wavefront.h)
-  kStepByStep,  // a launch or two a timestep, inference (step.h)
+  kStepByStep,  // a launch or two a timestep, inference (schedule.h)
   kCudnn
 };
 

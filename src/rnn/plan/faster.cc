@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "rnn/plan/cudnn_algorithm.h"
-#include "rnn/plan/step.h"
+#include "rnn/plan/schedule.h"
 #include "rnn/plan/step_time.h"
 
 namespace prnn {

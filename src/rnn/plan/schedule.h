@@ -16,6 +16,11 @@ struct StackLaunch {
   SideBySideLaunch halves;  // kSideBySide
 };
 
+// Whether inference on a problem whose layers stay resident has a launch a timestep (rnn/cuda/step/) in the place of
+// the resident kernels, which load their weights, and with a projection merge two matrices, before the first timestep.
+// Measured on an H200.
+bool runs_step_by_step(const RnnProblem& problem);
+
 // aligned: the data of a backward pass that kernels by chunks read, w, dy and a GRU's y, is aligned to 16 bytes; with
 // other data layers run one by one. Backward without frozen layers.
 std::vector<StackLaunch> stack_launches(const RnnProblem& problem, const RnnPlan& plan, Pass pass, bool aligned = true);

@@ -4,7 +4,6 @@
 #include "rnn/cuda/backend.h"
 #include "rnn/cuda/layer/run.h"
 #include "rnn/cuda/step/forward.h"
-#include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {

@@ -6,7 +6,6 @@
 #include "rnn/cuda/backend.h"
 #include "rnn/plan/layer_norm.h"
 #include "rnn/plan/projected.h"
-#include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
