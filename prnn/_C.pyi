@@ -160,7 +160,7 @@ class Rnn:
         workspace_size: int,
         reserve: int,
         reserve_size: int,
-        options: tuple[int, int, int, bool, bool] | None,
+        options: Sequence[int] | None,
     ) -> None: ...
     def run_backward(
         self,
@@ -188,10 +188,9 @@ class Rnn:
         workspace_size: int,
         reserve: int,
         reserve_size: int,
-        options: tuple[int, int, int, bool, bool] | None,
+        options: Sequence[int] | None,
     ) -> None: ...
     def spaces(self, handle: Handle, training: bool, sequences: Sequences) -> tuple[int, int]: ...
-    def prepare_gates(self, handle: Handle, training: bool, steps: int, batch: int) -> GatesCall: ...
     def gates_input_forward(
         self, handle: Handle, rows: int, input_size: int, input: int, weight: int, x: int
     ) -> None: ...
@@ -228,26 +227,6 @@ class Rnn:
         dw: int,
         workspace: int,
         workspace_size: int,
-        reserve: int,
-        reserve_size: int,
-    ) -> None: ...
-
-class GatesCall:
-    @property
-    def workspace_size(self) -> int: ...
-    @property
-    def reserve_size(self) -> int: ...
-    def forward(
-        self, arrays: Sequence[int], y: int, cy: int, workspace: int, reserve: int, reserve_size: int
-    ) -> None: ...
-    def backward(
-        self,
-        arrays: Sequence[int],
-        y: int,
-        dy: int,
-        dcy: int,
-        gradients: Sequence[int],
-        workspace: int,
         reserve: int,
         reserve_size: int,
     ) -> None: ...

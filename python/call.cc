@@ -1,20 +1,47 @@
-// Binds prnn_call.h for LSTMs on the input of their gates, normalised or not.
+// Runs prepared calls of prnn_call.h for persistent_rnn.cc, and binds its constants.
 #include "call.h"
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
-#include <vector>
 
 #include "errors.h"
 
 namespace py = pybind11;
 
 namespace prnn_python {
+namespace {
+
+// What both runs take of their options.
+struct Given {
+  Given(const Options& options, double zoneout_expectation) {
+    const uintptr_t zoneout = options.at(kZoneout);
+    masks = {pointer(options.at(kRecurrent)), pointer<const unsigned char>(zoneout),
+             zoneout == 0 ? zoneout_expectation : 0};
+    normalizes = options.size() > kNorm;
+    if (normalizes) {
+      const auto of_norm = [&](size_t place) { return pointer(options.at(kNorm + place)); };
+      norm = {of_norm(0), of_norm(1), of_norm(2), of_norm(3)};
+    }
+    lengths = pointer<const int>(options.at(kLengths));
+  }
+
+  template <class Args>
+  void fill(Args* args) const {
+    args->norm = normalizes ? &norm : nullptr;
+    args->masks = &masks;
+    args->lengths = lengths;
+  }
+
+  prnnRNNNorm_t norm{};
+  prnnRNNMasks_t masks{};
+  const int* lengths;
+  bool normalizes;
+};
+
+}  // namespace
 
 GatesCall::GatesCall(const Handle& handle, prnnRNNDescriptor_t rnn, bool training, int input, int steps, int batch,
-                     bool normalizes, double zoneout)
-    : handle_(handle), normalizes_(normalizes), zoneout_(zoneout) {
+                     double zoneout)
+    : zoneout_(zoneout) {
   const prnnForwardMode_t mode = training ? PRNN_FWD_MODE_TRAINING : PRNN_FWD_MODE_INFERENCE;
   const std::vector<int> sizes(static_cast<size_t>(steps), batch);
   prnnRNNCall_t call = nullptr;
@@ -23,67 +50,24 @@ GatesCall::GatesCall(const Handle& handle, prnnRNNDescriptor_t rnn, bool trainin
   check(prnnGetRNNCallInfo(call, &info_), handle.get());
 }
 
-// Arrays that both runs read.
-struct GatesCall::Given {
-  Given(const GatesCall& call, const Arrays& arrays)
-      : a(arrays),
-        norm{pointer(a[4]), pointer(a[5]), pointer(a[6]), pointer(a[7])},
-        masks{pointer(a[9]), pointer(a[8]), a[8] == 0 ? call.zoneout_ : 0},
-        normalizes(call.normalizes_) {}
+void GatesCall::forward(const Handle& handle, prnnRNNForwardArgs_t args, const Options& options) const {
+  const Given given(options, zoneout_);
+  given.fill(&args);
+  run(handle, [&](prnnHandle_t) { return prnnRunRNNForward(call_.get(), &args); });
+}
 
-  template <class Args>
-  void fill(Args* args) const {
-    args->x = pointer(a[0]);
-    args->hx = pointer(a[1]);
-    args->cx = pointer(a[2]);
-    args->w = pointer(a[3]);
-    args->norm = normalizes ? &norm : nullptr;
-    args->masks = &masks;
-    args->lengths = pointer<int>(a[10]);
+void GatesCall::backward(const Handle& handle, prnnRNNBackwardArgs_t args, const Options& options, int hidden,
+                         size_t element_size) const {
+  const Given given(options, zoneout_);
+  given.fill(&args);
+  prnnRNNNormGradients_t norm{};
+  if (given.normalizes && args.dw != nullptr) {
+    const size_t units = static_cast<size_t>(hidden), row = units * element_size;
+    char* const behind = static_cast<char*>(args.dw) + 4 * units * row;
+    norm = {behind, behind + 4 * row, behind + 8 * row, behind + 9 * row};
   }
-
-  const Arrays& a;
-  prnnRNNNorm_t norm;
-  prnnRNNMasks_t masks;
-  bool normalizes;
-};
-
-void GatesCall::forward(const Arrays& arrays, Address y, Address cy, Address workspace, Address reserve,
-                        size_t reserve_size) const {
-  const Given given(*this, arrays);
-  prnnRNNForwardArgs_t args{};
-  given.fill(&args);
-  args.y = pointer(y);
-  args.cy = pointer(cy);
-  set_spaces(workspace, reserve, reserve_size, &args);
-  run(handle_, [&](prnnHandle_t) { return prnnRunRNNForward(call_.get(), &args); });
-}
-
-void GatesCall::backward(const Arrays& arrays, Address y, Address dy, Address dcy, const Gradients& gradients,
-                         Address workspace, Address reserve, size_t reserve_size) const {
-  const Given given(*this, arrays);
-  const Gradients& d = gradients;
-  const prnnRNNNormGradients_t norm{pointer(d[4]), pointer(d[5]), pointer(d[6]), pointer(d[7])};
-  prnnRNNBackwardArgs_t args{};
-  given.fill(&args);
-  args.y = pointer(y);
-  args.dy = pointer(dy);
-  args.dcy = pointer(dcy);
-  args.dx = pointer(d[0]);
-  args.dhx = pointer(d[1]);
-  args.dcx = pointer(d[2]);
-  args.dw = pointer(d[3]);
-  args.normGradients = normalizes_ ? &norm : nullptr;
-  set_spaces(workspace, reserve, reserve_size, &args);
-  run(handle_, [&](prnnHandle_t) { return prnnRunRNNBackward(call_.get(), &args); });
-}
-
-template <class Args>
-void GatesCall::set_spaces(Address workspace, Address reserve, size_t reserve_size, Args* args) const {
-  args->workspace = pointer(workspace);
-  args->workspaceSize = info_.workspaceSize;
-  args->reserve = pointer(reserve);
-  args->reserveSize = reserve_size;
+  if (given.normalizes) args.normGradients = &norm;
+  run(handle, [&](prnnHandle_t) { return prnnRunRNNBackward(call_.get(), &args); });
 }
 
 void bind_call(py::module_& module) {
@@ -93,12 +77,6 @@ void bind_call(py::module_& module) {
   module.attr("NORMALIZE_NONE") = static_cast<int>(PRNN_NORMALIZE_NONE);
   module.def("canonical_length", &prnnGetRNNCanonicalLength, "length"_a,
              "The least number of timesteps of which the library decides everything as for `length`.");
-  py::class_<GatesCall>(module, "GatesCall",
-                        "A prepared call of an LSTM on the input of its gates, which takes addresses.")
-      .def_property_readonly("workspace_size", &GatesCall::workspace_size, "Bytes.")
-      .def_property_readonly("reserve_size", &GatesCall::reserve_size, "Bytes.")
-      .def("forward", &GatesCall::forward)
-      .def("backward", &GatesCall::backward);
 }
 
 }  // namespace prnn_python

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "arrays.h"
 #include "call.h"
 #include "errors.h"
 #include "handle.h"
@@ -237,16 +238,19 @@ class Rnn {
     });
   }
 
-  // The options of one call, contiguous: reset, and the masks of zoneout and of the recurrence; and whether hx and cx
-  // hold, behind the states that sequences begin with, those that they start anew with.
-  using Options = std::optional<std::tuple<uintptr_t, uintptr_t, uintptr_t, bool, bool>>;
-
   // Packed data, or padded {timesteps, N, ...}, x with strides in bytes. Padded data is packed into the beginning of
   // `workspace` and unpacked from there; states are sorted on their way.
   void run_forward(const Handle& handle, const Sequences& sequences, uintptr_t x, size_t step_stride,
                    size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t hy,
                    uintptr_t cy, uintptr_t cells, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
-                   size_t reserve_size, const Options& options) {
+                   size_t reserve_size, const std::optional<Options>& options) {
+    if (takes_gates()) {
+      const prnnRNNForwardArgs_t args{pointer(x),     pointer(hx),      pointer(cx),  pointer(w),
+                                      pointer(y),     pointer(hy),      pointer(cy),  pointer(workspace),
+                                      workspace_size, pointer(reserve), reserve_size, nullptr,
+                                      nullptr,        nullptr,          nullptr};
+      return gates_call(handle, reserve != 0, sequences).forward(handle, args, options.value());
+    }
     Arrays arrays{handle, sequences, workspace};
     const uintptr_t own_x = arrays.rows(x, row_bytes(input_), step_stride, sequence_stride),
                     own_y = arrays.new_rows(y, row_bytes(output())),
@@ -266,7 +270,16 @@ class Rnn {
                     size_t sequence_stride, uintptr_t hx, uintptr_t cx, uintptr_t w, uintptr_t y, uintptr_t dy,
                     size_t dy_step_stride, size_t dy_sequence_stride, uintptr_t dhy, uintptr_t dcy, uintptr_t dcells,
                     uintptr_t dx, uintptr_t dhx, uintptr_t dcx, uintptr_t initial, uintptr_t dw, uintptr_t workspace,
-                    size_t workspace_size, uintptr_t reserve, size_t reserve_size, const Options& options) {
+                    size_t workspace_size, uintptr_t reserve, size_t reserve_size,
+                    const std::optional<Options>& options) {
+    if (takes_gates()) {
+      const prnnRNNBackwardArgs_t args{pointer(x),     pointer(hx),      pointer(cx),  pointer(w),
+                                       pointer(y),     pointer(dy),      pointer(dcy), pointer(dx),
+                                       pointer(dhx),   pointer(dcx),     pointer(dw),  pointer(workspace),
+                                       workspace_size, pointer(reserve), reserve_size, nullptr,
+                                       nullptr,        nullptr,          nullptr};
+      return gates_call(handle, true, sequences).backward(handle, args, options.value(), hidden_, element_size());
+    }
     Arrays arrays{handle, sequences, workspace};
     const size_t x_bytes = row_bytes(input_), y_bytes = row_bytes(output());
     const uintptr_t own_x = arrays.rows(x, x_bytes, step_stride, sequence_stride), own_y = arrays.rows(y, y_bytes),
@@ -292,12 +305,17 @@ class Rnn {
 
   // {workspace, reserve space} of run_forward(), of inference or of a training step.
   std::pair<size_t, size_t> spaces(const Handle& handle, bool training, const Sequences& sequences) {
+    if (takes_gates()) {
+      const prnnRNNCallInfo_t& info = gates_call(handle, training, sequences).info();
+      return {info.workspaceSize, info.reserveSize};
+    }
     const auto [workspace, reserve] = temp_space_sizes(handle, training, sequences);
     return {workspace + packed_size(sequences, 1), reserve};
   }
 
   // Bytes of run_backward()'s workspace. Without the input's gradient, for which it wants room, cuDNN has another.
   size_t backward_space(const Handle& handle, const Sequences& sequences, bool has_dcells, bool has_dx) {
+    if (takes_gates()) return spaces(handle, true, sequences).first;
     prnnRNNExtras_t extras = extras_;
     if (has_dcells) extras.dcells = pointer(1);
     check(prnnSetRNNExtras(rnn_.get(), &extras));
@@ -308,13 +326,7 @@ class Rnn {
     return workspace + packed_size(sequences, 2);
   }
 
-  // Prepares an LSTM on the input of its gates for sequences of one length.
-  std::unique_ptr<GatesCall> prepare_gates(const Handle& handle, bool training, int steps, int batch) const {
-    return std::make_unique<GatesCall>(handle, rnn_.get(), training, input_, steps, batch,
-                                       normalize_ != PRNN_NORMALIZE_NONE, masks_.zoneoutExpectation);
-  }
-
-  // The products of the input of such a layer.
+  // The products of the input of an LSTM on the input of its gates.
   void gates_input_forward(const Handle& handle, int64_t rows, int64_t input_size, uintptr_t input, uintptr_t weight,
                            uintptr_t x) const {
     run(handle, [&](prnnHandle_t library) {
@@ -360,97 +372,6 @@ class Rnn {
   }
 
  private:
-  // States of a call: so many, of N rows each.
-  struct States {
-    int count;
-    size_t row;  // bytes
-  };
-
-  // Where the library finds a call's arrays: as they lie, or, of padded data, copied into a buffer from long to short.
-  class Arrays {
-   public:
-    Arrays(const Handle& handle, const Sequences& sequences, uintptr_t buffer)
-        : handle_(handle), sequences_(sequences), begin_(buffer), end_(buffer), is_padded_(sequences.is_padded()) {}
-
-    size_t bytes_of(const States& states) const {
-      return static_cast<size_t>(states.count) * static_cast<size_t>(sequences_.batch()) * states.row;
-    }
-    static size_t whole(size_t size) { return (size + 255) / 256 * 256; }
-    uintptr_t end() const { return end_; }
-    size_t size() const { return end_ - begin_; }
-
-    // {timesteps, N, row} with strides in bytes; 0: contiguous.
-    uintptr_t rows(uintptr_t given, size_t row, size_t step_stride = 0, size_t sequence_stride = 0) {
-      if (given == 0 || !is_padded_) return given;
-      if (step_stride == 0) step_stride = (sequence_stride = row) * static_cast<size_t>(sequences_.batch());
-      const uintptr_t own = take(static_cast<size_t>(sequences_.rows()) * row);
-      pack(sequences_.sizes, given, step_stride, sequence_stride, own, row);
-      return own;
-    }
-
-    // {count, N, row}.
-    uintptr_t states(uintptr_t given, const States& states) {
-      if (given == 0 || sequences_.order.empty()) return given;
-      const uintptr_t own = take(bytes_of(states));
-      const size_t step = states.row * static_cast<size_t>(sequences_.batch());
-      pack(all_sequences(states.count), given, step, states.row, own, states.row);
-      return own;
-    }
-
-    // Likewise arrays that the call writes; finish() brings them to their places.
-    uintptr_t new_rows(uintptr_t given, size_t row) {
-      if (given == 0 || !is_padded_) return given;
-      return written(given, take(static_cast<size_t>(sequences_.rows()) * row), 0, row);
-    }
-    uintptr_t new_states(uintptr_t given, const States& states) {
-      if (given == 0 || sequences_.order.empty()) return given;
-      return written(given, take(bytes_of(states)), states.count, states.row);
-    }
-
-    void finish() const {
-      for (const Written* array = written_.data(); array < written_.data() + count_; ++array) {
-        const bool is_state = array->states > 0;
-        const BatchSizes sizes = is_state ? all_sequences(array->states) : sequences_.sizes;
-        check(prnnUnpackSequences(handle_.get(), static_cast<int>(sizes.size()), sizes.data(),
-                                  sequences_.order_or_null(), array->row, pointer(array->own), pointer(array->given),
-                                  is_state ? array->states : sequences_.padded_steps,
-                                  array->row * static_cast<size_t>(sequences_.batch()), array->row),
-              handle_.get());
-      }
-    }
-
-   private:
-    struct Written {
-      uintptr_t given, own;
-      int states;  // 0: rows
-      size_t row;
-    };
-
-    uintptr_t take(size_t size) {
-      const uintptr_t part = end_;
-      end_ += whole(size);
-      return part;
-    }
-    uintptr_t written(uintptr_t given, uintptr_t own, int states, size_t row) {
-      written_[static_cast<size_t>(count_++)] = {given, own, states, row};
-      return own;
-    }
-    BatchSizes all_sequences(int count) const { return BatchSizes(static_cast<size_t>(count), sequences_.batch()); }
-    void pack(const BatchSizes& sizes, uintptr_t padded, size_t step_stride, size_t sequence_stride, uintptr_t packed,
-              size_t row) const {
-      check(prnnPackSequences(handle_.get(), static_cast<int>(sizes.size()), sizes.data(), sequences_.order_or_null(),
-                              row, pointer(padded), step_stride, sequence_stride, pointer(packed)),
-            handle_.get());
-    }
-
-    const Handle& handle_;
-    const Sequences& sequences_;
-    uintptr_t begin_, end_;
-    bool is_padded_;
-    std::array<Written, 5> written_;  // a backward pass's: dx, dhx and dcx, and those of states at resets
-    int count_ = 0;
-  };
-
   // Bytes that Arrays takes of a buffer, at most. passes: 1 of a forward pass, 2 of a backward pass, which has the
   // gradients of most arrays, too.
   size_t packed_size(const Sequences& sequences, int passes) const {
@@ -475,24 +396,24 @@ class Rnn {
     uintptr_t hx, cx, dhx, dcx, cells, dcells;
   };
 
-  void use_options(Arrays& arrays, const Options::value_type& options, const Optional& given) {
-    const auto [reset, zoneout, recurrent, hx_at_reset, cx_at_reset] = options;
+  void use_options(Arrays& arrays, const Options& options, const Optional& given) {
+    const uintptr_t zoneout = options.at(kZoneout);
     // The second halves of states.
-    const auto at_reset = [&](bool is_given, uintptr_t array, const States& states, bool is_new) {
-      if (!is_given || array == 0) return static_cast<void*>(nullptr);
+    const auto at_reset = [&](uintptr_t is_given, uintptr_t array, const States& states, bool is_new) {
+      if (is_given == 0 || array == 0) return static_cast<void*>(nullptr);
       const uintptr_t second = array + arrays.bytes_of(states);
       return pointer(is_new ? arrays.new_states(second, states) : arrays.states(second, states));
     };
-    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(arrays.rows(reset, 1))),
+    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(arrays.rows(options.at(kReset), 1))),
                                  pointer(given.cells),
                                  pointer(given.dcells),
-                                 at_reset(hx_at_reset, given.hx, h_states(), false),
-                                 at_reset(cx_at_reset, given.cx, c_states(), false),
-                                 at_reset(hx_at_reset, given.dhx, h_states(), true),
-                                 at_reset(cx_at_reset, given.dcx, c_states(), true)};
+                                 at_reset(options.at(kHxAtReset), given.hx, h_states(), false),
+                                 at_reset(options.at(kCxAtReset), given.cx, c_states(), false),
+                                 at_reset(options.at(kHxAtReset), given.dhx, h_states(), true),
+                                 at_reset(options.at(kCxAtReset), given.dcx, c_states(), true)};
     check(prnnSetRNNExtras(rnn_.get(), &extras));
     prnnRNNMasks_t masks = masks_;
-    masks.recurrent = pointer(arrays.states(recurrent, mask_states()));
+    masks.recurrent = pointer(arrays.states(options.at(kRecurrent), mask_states()));
     // A backward pass, which has no mask of zoneout, looks no further than whether it is NULL.
     if (zoneout != 0) masks.zoneout = static_cast<const unsigned char*>(pointer(arrays.rows(zoneout, zoneout_row())));
     check(prnnSetRNNMasks(rnn_.get(), &masks));
@@ -508,6 +429,20 @@ class Rnn {
     const Rnn& rnn;
     bool is_used;
   };
+
+  bool takes_gates() const { return gates_input_ && mode_ == PRNN_LSTM; }
+
+  // The prepared call of an LSTM on the input of its gates. Nothing but the precision changes between such calls.
+  const GatesCall& gates_call(const Handle& handle, bool training, const Sequences& sequences) {
+    constexpr size_t kMost = 256;
+    if (gates_calls_.size() >= kMost) gates_calls_.clear();
+    const GatesKey key{handle.get(), training, sequences.steps(), sequences.batch(), math_};
+    const auto found = gates_calls_.find(key);
+    if (found != gates_calls_.end()) return found->second;
+    GatesCall call(handle, rnn_.get(), training, input_, sequences.steps(), sequences.batch(),
+                   masks_.zoneoutExpectation);
+    return gates_calls_.emplace(key, std::move(call)).first->second;
+  }
 
   static uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -622,6 +557,8 @@ class Rnn {
   DropoutDescriptor dropout_descriptor_;
   Filter weights_;
   std::map<std::array<int, 3>, Tensor> tensors_;
+  using GatesKey = std::tuple<prnnHandle_t, bool, int, int, int>;
+  std::map<GatesKey, GatesCall> gates_calls_;  // by handle, training, timesteps, sequences and precision
 };
 
 }  // namespace
@@ -673,8 +610,6 @@ void bind_persistent_rnn(py::module_& module) {
            "(workspace, reserve space) of run_forward in bytes.")
       .def("backward_space", &Rnn::backward_space, "handle"_a, "sequences"_a, "has_dcells"_a, "has_dx"_a,
            "The workspace of run_backward in bytes.")
-      .def("prepare_gates", &Rnn::prepare_gates, "handle"_a, "training"_a, "steps"_a, "batch"_a, py::keep_alive<0, 2>(),
-           "A call of an LSTM on the input of its gates.")
       .def("gates_input_forward", &Rnn::gates_input_forward, "handle"_a, "rows"_a, "input_size"_a, "input"_a,
            "weight"_a, "x"_a)
       .def("gates_input_backward", &Rnn::gates_input_backward, "handle"_a, "rows"_a, "input_size"_a, "input"_a,

@@ -16,7 +16,7 @@ from prnn._ops import _call, _layer, layer_norm_lstm_input
 def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Returns whether each call of the library was allowed tf32. Layers on the CPU follow the switch, too."""
     found: list[bool] = []
-    make, prepared, layer_of = _layer.Layer.__init__, _call.Call._prepared, layer_norm_lstm_input._layer_of
+    make, layer_of = _layer.Layer.__init__, layer_norm_lstm_input._layer_of
 
     def make_following(stack: _layer.Layer, *given: Any) -> None:
         make(stack, *given)
@@ -25,10 +25,13 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     def noted(stack: _layer.Layer) -> None:
         found.append(stack.math == _C.TF32_MATH)
 
-    def noted_call(call: _call.Call, input: torch.Tensor) -> Any:
-        result = prepared(call, input)
-        noted(call.stack)
-        return result
+    def noted_run(run: Callable[..., Any]) -> Callable[..., Any]:
+        def noted_call(call: _call.Call, *given: Any) -> Any:
+            results = run(call, *given)
+            noted(call.stack)
+            return results
+
+        return noted_call
 
     def noted_products(x: torch.Tensor) -> _layer.Layer:
         stack = layer_of(x)
@@ -37,7 +40,8 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(_layer, "_local", _layer._ThreadState())
     monkeypatch.setattr(_layer.Layer, "__init__", make_following)
-    monkeypatch.setattr(_call.Call, "_prepared", noted_call)
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(_call.Call, name, noted_run(getattr(_call.Call, name)))
     monkeypatch.setattr(layer_norm_lstm_input, "_layer_of", noted_products)
     return found
 

@@ -1,7 +1,6 @@
 """A prepared recurrent call: a thread's layer, and what it needs for sequences of one size, forward and backward."""
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import device_of, handle, is_unproven, this_thread
-from prnn._ops._layer import BACKENDS, Config, Layer, layer, remembered
+from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 
 __all__ = ["NO_OPTIONS", "Call", "Data", "Options", "lie_packed", "make_ready", "pack_weights", "prepare"]
@@ -27,7 +26,6 @@ Options = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tens
 NO_OPTIONS: Options = (None, None, None, None, None)
 # A tensor at whose address the packed weights begin; of an LSTM that takes gates each of them.
 Weights = Tensor | Sequence[Tensor]
-_NO_NORM = [None] * 4  # gains and biases of a layer without normalisation
 # Output, hy (None of an LSTM that takes gates), cy, an LSTM's, the reserve space of a call that trains, and cells,
 # where they are returned.
 Results = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
@@ -59,56 +57,39 @@ def lie_packed(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> bool:
 
 def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Weights:
     """The weights as a call takes them, without a copy where they lie so."""
-    if stack.takes_gates:
-        return _checked_weights(weights, stack, input)
-    if lie_packed(weights, stack, input):
-        return weights[0]
-    return torch.cat([weight.reshape(-1) for weight in weights])
-
-
-def _checked_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Sequence[Tensor]:
-    """Checks the weights of an LSTM that takes gates. Parameters may have been replaced, or converted one by one."""
+    if not stack.takes_gates:
+        in_place = lie_packed(weights, stack, input)
+        return weights[0] if in_place else torch.cat([weight.reshape(-1) for weight in weights])
     shapes, dtype, place = stack.gates_shapes, input.dtype, input.get_device()
-    if len(weights) != len(shapes):
-        raise ValueError(f"weights has {len(weights)} tensors; it must have {len(shapes)}, of shapes {shapes}")
-    for index, weight in enumerate(weights):
-        if weight.shape != shapes[index]:
-            raise ValueError(f"weights[{index}] has shape {tuple(weight.shape)}; it must be {shapes[index]}")
-        if weight.dtype is not dtype or weight.get_device() != place:
-            found = f"weights[{index}] has dtype {weight.dtype} on {weight.device}"
-            raise ValueError(f"{found}, but input has {dtype} on {input.device}")
+    are_right = len(weights) == len(shapes)
+    for weight, shape in zip(weights, shapes, strict=False):  # parameters may have been replaced, or converted
+        are_right = are_right and weight.shape == shape and weight.dtype is dtype and weight.get_device() == place
+    if not are_right:
+        found = [(tuple(weight.shape), weight.dtype, weight.device) for weight in weights]
+        raise ValueError(f"weights are {found}; they must be {shapes} of {dtype} on {input.device}, as input")
     return weights
 
 
-def _addresses(options: Options, data: Data) -> tuple[tuple[int, int, int, bool, bool], list[Tensor]]:
-    """Options as the library's binding takes them, and the tensors at their addresses."""
-    reset, zoneout, recurrent, *_ = options
+def _with_options(weights: Weights, options: Options, data: Data) -> tuple[Tensor, list[int], list[Tensor | None]]:
+    """The packed weights, or the recurrent matrix of an LSTM that takes gates; options, and that LSTM's other weights,
+    as the library's binding takes them; and the tensors at their addresses."""
+    reset, zoneout, recurrent, _, lengths = options
     input, hx, cx = data
+    norm: Sequence[Tensor] = ()
+    if not isinstance(weights, Tensor):
+        matrix, *norm = weights
+        weights, zoneout = matrix.contiguous(), None if zoneout is None else zoneout.to(input.dtype)
     if recurrent is not None:
         recurrent = recurrent.to(input.dtype)
-    addresses, kept = [0, 0, 0], []
-    for place, array in enumerate((reset, zoneout, recurrent)):
-        if array is not None:
-            kept.append(array := array.contiguous())
-            addresses[place] = array.data_ptr()
-    hx_at_reset, cx_at_reset = hx is not None and hx.dim() == 4, cx is not None and cx.dim() == 4
-    return (addresses[0], addresses[1], addresses[2], hx_at_reset, cx_at_reset), kept
-
-
-def _gates_arrays(data: Data, weights: Sequence[Tensor], options: Options) -> tuple[list[Tensor | None], list[int]]:
-    """The arrays of a _C.GatesCall, contiguous, and their addresses."""
-    (input, hx, cx), (_, zoneout, recurrent, _, lengths) = data, options
-    zoneout = None if zoneout is None else zoneout.to(input.dtype)
-    recurrent = None if recurrent is None else recurrent.to(input.dtype)
-    arrays: list[Tensor | None] = [input, hx, cx, *weights, zoneout, recurrent, lengths]
-    if len(weights) == 1:
-        arrays[4:4] = _NO_NORM
-    addresses = [0] * len(arrays)
-    for place, array in enumerate(arrays):
-        if array is not None:
-            arrays[place] = array = array.contiguous()
-            addresses[place] = array.data_ptr()
-    return arrays, addresses
+    kept: list[Tensor | None] = [reset, zoneout, recurrent, lengths, *norm]
+    addresses = [int(hx is not None and hx.dim() == 4), int(cx is not None and cx.dim() == 4)]
+    for place, array in enumerate(kept):
+        if array is None:
+            addresses.append(0)
+        else:
+            kept[place] = array = array.contiguous()
+            addresses.append(array.data_ptr())
+    return weights, addresses, kept
 
 
 class Call:
@@ -150,25 +131,25 @@ class Call:
 
         Each call of a function of Python's takes time: this calls C."""
         stack, (input, hx, cx) = self.stack, data
-        if not isinstance(weights, Tensor):
-            return self._forward_gates(data, weights, options, reserve_size)
         library = stack.library or handle(stack.device)
         if stack.has_tf32:
             stack.follow_precision()
         rnn, new, training, batch = stack.rnn, input.new_empty, self.training, sequences.batch
-        hx_address = cx_address = cy_address = cells_address = reserve_address = step = sequence = 0
+        hx_address = cx_address = hy_address = cy_address = cells_address = reserve_address = step = sequence = 0
         if hx is not None:
             hx_address = (hx := hx.contiguous()).data_ptr()
         if cx is not None:
             cx_address = (cx := cx.contiguous()).data_ptr()
         *rows, _ = input.shape
         y = new((*rows, stack.output_size))
-        hy = new((stack.states, batch, stack.state_size))
-        cy = reserve = cells = given = None
+        packed: Any = weights
+        hy = cy = reserve = cells = given = None
+        if not stack.takes_gates:
+            hy_address = (hy := new((stack.states, batch, stack.state_size))).data_ptr()
         if stack.cell_states > 0:
             cy_address = (cy := new((stack.cell_states, batch, stack.hidden_size))).data_ptr()
         if stack.has_options:
-            given, _kept = _addresses(options, data)
+            packed, given, _kept = _with_options(weights, options, data)
             if stack.config.return_cells:
                 cells_address = (cells := new((*rows, stack.cells_size))).data_ptr()
         if (seed := options[3]) is not None:
@@ -189,7 +170,7 @@ class Call:
         itemsize = input.itemsize
         rnn.run_forward(
             *(library, sequences, input.data_ptr(), step * itemsize, sequence * itemsize, hx_address, cx_address),
-            *(weights.data_ptr(), y.data_ptr(), hy.data_ptr(), cy_address, cells_address),
+            *(packed.data_ptr(), y.data_ptr(), hy_address, cy_address, cells_address),
             *(workspace.data_ptr(), workspace_size, reserve_address, reserve_size if training else 0, given),
         )
         return y, hy, cy, reserve, cells
@@ -208,8 +189,6 @@ class Call:
         """The gradients of input, hx, cx and the packed weights, None for those that are not wanted. Arguments as
         forward()'s; gradients: those of output, hy, cy and cells."""
         stack, (input, hx, cx) = self.stack, data
-        if not isinstance(weights, Tensor):
-            return self._backward_gates(gradients, data, weights, options, output, reserve, wanted)
         library = stack.library or handle(stack.device)
         if stack.has_tf32:
             stack.follow_precision()
@@ -219,13 +198,16 @@ class Call:
         ]
         output = output.contiguous()
         dy = torch.zeros_like(output) if gradients[0] is None else gradients[0]
-        dx = input.new_empty(input.shape) if wanted[0] else None
+        dx = input.new_empty(input.shape) if wanted[0] or stack.takes_gates else None  # whose kernels write it anyway
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
         dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
         dw = None
         if wanted[3]:
             dw = (input.new_empty if stack.sets_gradients else input.new_zeros)(stack.params_size)
-        given, _kept = _addresses(options, data) if stack.has_options else (None, None)
+        packed: Any = weights
+        given = None
+        if stack.has_options:
+            packed, given, _kept = _with_options(weights, options, data)
         x_strides = dy_strides = (0, 0)
         if not sequences.is_padded:
             input, dy = input.contiguous(), dy.contiguous()
@@ -241,67 +223,9 @@ class Call:
             for tensor in (hx, cx, dhy, dcy, dcells, dx, dhx, dcx, initial, dw)
         ]
         rnn.run_backward(
-            *(library, sequences, input.data_ptr(), *x_strides, at_hx, at_cx, weights.data_ptr(), output.data_ptr()),
+            *(library, sequences, input.data_ptr(), *x_strides, at_hx, at_cx, packed.data_ptr(), output.data_ptr()),
             *(dy.data_ptr(), *dy_strides, at_dhy, at_dcy, at_dcells, at_dx, at_dhx, at_dcx, at_initial, at_dw),
             *(workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel(), given),
-        )
-        return dx, dhx, dcx, dw
-
-    # LSTMs that take gates: (T, N, 4 H), all sequences as long, or of lengths that the device has.
-
-    def _prepared(self, input: Tensor) -> "_C.GatesCall":
-        stack, (steps, batch, _) = self.stack, input.shape
-        library = stack.library or handle(stack.device)
-        if stack.has_tf32:
-            stack.follow_precision()
-        key = (stack, self.training, steps, batch, stack.math)
-        return remembered(key, lambda: stack.rnn.prepare_gates(library, self.training, steps, batch))
-
-    def _forward_gates(self, data: Data, weights: Sequence[Tensor], options: Options, reserve_size: int) -> Results:
-        call, (_kept, addresses) = self._prepared(data[0]), _gates_arrays(data, weights, options)
-        input, units, size, address = data[0], self.stack.hidden_size, 0, 0
-        steps, batch, _ = input.shape
-        y, cy, reserve = input.new_empty(steps, batch, units), input.new_empty(1, batch, units), None
-        workspace = self.stack.workspace(call.workspace_size, input)
-        if self.training:
-            size = reserve_size or call.reserve_size
-            address = (reserve := input.new_empty(size, dtype=_BYTE)).data_ptr()
-        call.forward(addresses, y.data_ptr(), cy.data_ptr(), workspace.data_ptr(), address, size)
-        return y, None, cy, reserve, None
-
-    def _backward_gates(
-        self,
-        gradients: Gradients,
-        data: Data,
-        weights: Sequence[Tensor],
-        options: Options,
-        output: Tensor,
-        reserve: Tensor,
-        wanted: Sequence[bool],
-    ) -> Gradients:
-        call, (arrays, addresses) = self._prepared(data[0]), _gates_arrays(data, weights, options)
-        stack, (input, hx, cx, *_) = self.stack, arrays
-        assert input is not None
-        output, (dy, _, dcy, _) = output.contiguous(), gradients
-        dy = torch.zeros_like(output) if dy is None else dy.contiguous()
-        dcy = None if dcy is None else dcy.contiguous()
-        dx = torch.empty_like(input)  # which the library wants in any case
-        dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
-        dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
-        dw, places = None, [0] * 8
-        for place, gradient in enumerate((dx, dhx, dcx)):
-            places[place] = 0 if gradient is None else gradient.data_ptr()
-        if wanted[3]:
-            dw = input.new_empty(stack.params_size)
-            address = dw.data_ptr()
-            for place, shape in enumerate(stack.gates_shapes, 3):
-                places[place] = address
-                address += prod(shape) * input.itemsize
-        workspace = stack.workspace(call.workspace_size, input)
-        call.backward(
-            *(addresses, output.data_ptr(), dy.data_ptr(), 0 if dcy is None else dcy.data_ptr()),
-            *(places, workspace.data_ptr()),
-            *(reserve.data_ptr(), reserve.numel()),
         )
         return dx if wanted[0] else None, dhx, dcx, dw
 
@@ -339,7 +263,7 @@ def prepare(
         config = _ready_config(stack, sequences, run, training)
     served = _with(stack, config)
     call = Call(served, sequences, training, stack.config)
-    if sequences[0] == sequences[-1] and not served.takes_gates:
+    if sequences[0] == sequences[-1]:
         call.spaces = served.rnn.spaces(library, training, sequences)
     return call
 

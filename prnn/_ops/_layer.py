@@ -126,8 +126,8 @@ class Layer:
             self.rnn.set_backend(config.backend)
         # The CPU's handle, which is this thread's, as the layer is; a GPU's follows torch's stream in each call.
         self.library = handle(device) if device.type == "cpu" else None
-        self.sets_gradients = device.type == "cpu"  # of the weights; on a GPU they are added to what is there
-        if self.sets_gradients:
+        self.sets_gradients = device.type == "cpu" or self.takes_gates  # others of weights are added to what is there
+        if device.type == "cpu":
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         if config.frozen_layers > 0:
             self.rnn.set_frozen_layers(config.frozen_layers)
@@ -144,6 +144,7 @@ class Layer:
         if config.dropout > 0:
             self.rnn.set_dropout(self._handle_of_sizes(), config.dropout, 0, 0, 0)
         self.has_options = config.return_cells or config.has_reset or config.mask_kinds > 0 or config.zoneout > 0
+        self.has_options |= self.takes_gates
         if self.has_options:  # queries ask whether they are NULL; each call has its own
             self.rnn.set_extras(int(config.has_reset), int(config.return_cells), 0)
             self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
@@ -329,12 +330,3 @@ def without_frozen_layers(data: Sequence[Tensor | None], weights: Sequence[Tenso
     assert input is not None
     frozen = layer(config, input.dtype, int(input.size(-1)), input.device).frozen_layers(weights)
     return config._replace(frozen_layers=frozen) if frozen > 0 else config
-
-
-def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Returns what make() gave when the calling thread first asked for the key, which is no Layer's."""
-    found = _local.layers.get(key)
-    if found is None:
-        _make_room(_local.layers)
-        found = _local.layers[key] = make()
-    return found
