@@ -3,7 +3,6 @@
 import itertools
 import pathlib
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ import prnn
 from prnn import _C
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "site_scons"))
-import ratio_tables  # noqa: E402
 
 MODES = {"LSTM": _C.LSTM, "GRU": _C.GRU, "RNN": _C.RNN_TANH}
 TYPES = [(torch.bfloat16, False), (torch.float16, False), (torch.float32, False), (torch.float32, True)]
@@ -40,17 +37,22 @@ def layers() -> list[dict[str, Any]]:
     return made
 
 
+def compiled(source: str) -> pathlib.Path:
+    """The object that the build has made of a source, or the source, where it was built for the CPU alone."""
+    built = (ROOT / "build/release" / source).with_suffix(".os")
+    return built if built.exists() else ROOT / source
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The program, which has the product's choice of backends and the stand-in's decision, beside libprnn."""
     folder = tmp_path_factory.mktemp("one_answer")
     (library,) = (ROOT / "prnn/lib").glob("libprnn.so.*")
     (folder / library.name).symlink_to(library)
-    ratios = folder / "measured_ratios.cc"
-    ratios.write_text(ratio_tables.ratios_text())
-    plan = [*sorted((ROOT / "src/rnn/plan").glob("*.cc")), ratios]
+    plan = [f"src/rnn/plan/{path.name}" for path in sorted((ROOT / "src/rnn/plan").glob("*.cc"))]
+    files = map(compiled, [*SOURCES, *plan, "src/rnn/plan/measured_ratios.cc"])
     options = ["g++", "-std=c++17", "-O1", "-ffp-contract=off", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
-    command = [*options, *(ROOT / source for source in SOURCES), *plan, "-o", folder / "answers", "-ldl"]
+    command = [*options, *files, "-o", folder / "answers", "-ldl"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "answers"

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_training_learns import BROKEN, break_data, losses
+from test_training_learns import break_data, losses
 
 from prnn.asr import read_manifest, write_manifest
 
@@ -36,10 +36,10 @@ def test_it_learns_to_listen(manifests: tuple[Path, Path], tmp_path: Path) -> No
     assert valid < 0.7
 
 
-@pytest.mark.parametrize("broken", BROKEN)
 def test_nothing_else_reaches_that(
-    manifests: tuple[Path, Path], tmp_path: Path, broken: str, monkeypatch: pytest.MonkeyPatch
+    manifests: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_data(broken, monkeypatch)
+    """With the order broken, which comes closest; test_training_learns.py has the others."""
+    break_data("order", monkeypatch)
     _, valid = losses(manifests, tmp_path / "out", EPOCHS)
     assert valid > 0.78
