@@ -1,18 +1,18 @@
-"""Eager calls of a module: from forward()'s arguments to what was prepared for calls of their size.
+"""Prepared calls of a module: eager ones, of plain tensors that nobody traces or transforms.
 
-The host's time is most of a call of a layer of few units and timesteps. So a call checks its arguments by themselves
-alone, and looks up the rest in one table of the module, ModuleCalls.calls."""
+The host's time is most of a call of a layer of few units and timesteps. So a call asks whether it is plain, and looks
+up the rest in one table of the module, ModuleCalls.calls."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.parameter import Parameter
 
 from prnn import _options
 from prnn._C import Sequences
-from prnn._layer_arguments import checked_lengths
+from prnn._layer_arguments import state_shapes
 from prnn._ops._autocast import cast_weights, casts_of
 from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._dropout import draw_seed
@@ -23,7 +23,6 @@ from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of
-from prnn._own_parameters import OwnParameters
 from prnn._torch_on_cpu import run_torchs, takes_torchs
 
 __all__ = ["ModuleCalls"]
@@ -31,12 +30,10 @@ __all__ = ["ModuleCalls"]
 _MOST_SIZES = 256  # entries of a module's table before it starts anew
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
-_is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
-_current_gpu, _is_capturing = torch.cuda.current_device, torch.cuda.is_current_stream_capturing
-_strided, _bool, _float64, _bfloat16 = torch.strided, torch.bool, torch.float64, torch.bfloat16
+_is_capturing = torch.cuda.is_current_stream_capturing
+_strided, _float64, _bfloat16 = torch.strided, torch.float64, torch.bfloat16
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
-States = Sequence[Tensor | None]
 
 
 class ModuleCalls:
@@ -48,25 +45,20 @@ class ModuleCalls:
         self.is_cpu, self.is_gpu = first.is_cpu, first.is_cuda
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
         self.config = config = _options.configuration_of(module)
-        cell_states = _options.CELL_STATES.get(module.mode, 0)
-        self.has_cells = cell_states > 0
-        self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
-        # A call that may have dropout, resets and cells of every timestep, and no other options.
-        self.is_plain = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not self.is_normalized
+        is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
+        # Kernels do all of a call, which may have dropout, resets and cells of every timestep, and no other options.
+        self.is_direct = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not is_normalized
+        self.state_shapes = state_shapes(module)
         self.nothing = first.new_empty(0)
-        self.input_size, self.batch_first = module.input_size, module.batch_first
-        states = config.num_layers * (2 if config.bidirectional else 1)
-        shapes = (states, config.proj_size or config.hidden_size), (cell_states * states, config.hidden_size)
-        self.state_shapes = [*shapes, *shapes]
         # Calls in bfloat16 on the CPU that torch's operator may serve.
         self.takes_torchs = self.is_cpu and takes_torchs(module)
         self.weights, self.places = list(weights), None
-        self.own = OwnParameters.of(module, self.dtype, self._are_mine)
+        self._flat = module._flat_weights  # which subclasses with DropConnect write to
+        self._known = self._known_parameters(module)
         self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
-        if self.own is not None and not self.is_normalized:
-            stack = layer(config, self.dtype, self.input_size, self.device)
-            input = first.new_empty(0, self.input_size)
-            if lie_packed(self.weights, stack, input):
+        if self._known is not None and not is_normalized:
+            stack = layer(config, self.dtype, module.input_size, self.device)
+            if lie_packed(self.weights, stack, first.new_empty(0, module.input_size)):
                 self.places = Places(self.weights)
 
     @staticmethod
@@ -78,144 +70,87 @@ class ModuleCalls:
             return None
         return ModuleCalls(module, weights)
 
-    def run(
-        self, module: Any, input: Any, states: States, lengths: Any, reset: Tensor | None, return_cells: bool
-    ) -> Any:
-        """Output, hy, cy and cells, without elements where there are none, in forward()'s layout. None where arguments
-        are wrong, or their tensors not plain ones. states: hx, cx, and those of reset_hx."""
-        if self.is_gpu and _current_gpu() != self.index:
-            with torch.cuda.device(self.device):
-                return self.run(module, input, states, lengths, reset, return_cells)
-        own = self.own
-        if own is not None:
-            weights = self.weights
-            wants_grad = own.want_grad(module)
-            if wants_grad is None:
-                return module._make_calls_and_run(input, states, lengths, reset, return_cells)
+    def _known_parameters(self, module: Any) -> "list[tuple[str, Parameter, int, torch.Size]] | None":
+        """Name, parameter, address and shape of each weight. None where the module does not tell which weights it has
+        (subclasses of Parameter, or other tensors in the list of flat weights), or where they are not all of the type,
+        whole, and on the device."""
+        found = []
+        for name, flat in zip(module._flat_weights_names, self._flat, strict=True):
+            if module._parameters.get(name) is not flat or type(flat) is not Parameter or flat.layout is not _strided:
+                return None
+            if flat.is_nested or flat.is_neg() or flat.device != self.device or flat.dtype is not self.dtype:
+                return None
+            if not flat.is_contiguous():
+                return None
+            found.append((name, flat, flat.data_ptr(), flat.shape))
+        return found
+
+    def of_plain(self, module: Any, tensors: Sequence[Any]) -> "tuple[ModuleCalls, Sequence[Tensor], bool] | None":
+        """Whether a call is plain: of tensors of torch's own classes that hold their values. Then the module's calls,
+        which are others once a parameter has changed, its weights, and whether something wants a gradient.
+
+        tensors: the arguments, some of which may be None, and others no tensors. torch.compile cannot trace this."""
+        wants_grad = False
+        if self._known is not None:
+            weights, parameters, dtype = self.weights, module._parameters, self.dtype
+            for (name, parameter, address, shape), flat in zip(self._known, self._flat, strict=True):
+                if (
+                    parameters.get(name) is not parameter
+                    or flat is not parameter
+                    or parameter.data_ptr() != address
+                    or parameter.dtype is not dtype
+                    or parameter.shape != shape
+                    or not parameter.is_contiguous()
+                ):
+                    calls = module._make_calls()
+                    return None if calls is None else calls.of_plain(module, tensors)
+                wants_grad = wants_grad or parameter.requires_grad
         else:
-            weights, wants_grad = module._packed_weights(), False
-            for weight in weights:
-                wants_grad = wants_grad or weight.requires_grad
-            if not self._are_mine(weights) or any(weight.dtype is not self.dtype for weight in weights):
+            weights = module._packed_weights()
+            if any(weight.dtype is not self.dtype or weight.device != self.device for weight in weights):
                 vars(module).pop("_calls", None)
                 return None
-        is_cast = _is_autocast(self.device_type)
-
-        batch_sizes: Any = None
-        max_batch: int | None = None
-        order = back = sequences = None
-        is_packed = type(input) is PackedSequence
-        if is_packed:
-            input, batch_sizes, order, back = input
-        if type(input) not in PLAIN or input.get_device() != self.index or input.is_cpu is not self.is_cpu:
-            return None
-        if input.layout is not _strided or input.is_nested or input.is_neg():
-            return None
-        if input.dtype is not self.dtype and not (is_cast and self._is_castable(input)):
-            return None
-        shape, wants_grad = input.shape, wants_grad or input.requires_grad
-        if len(shape) < 2 or shape[-1] != self.input_size or 0 in shape:
-            return None
-        is_time_second = False
-        if reset is not None:
-            if type(reset) not in PLAIN or reset.dtype is not _bool or reset.shape != shape[:-1]:
-                return None
-            if reset.get_device() != self.index or reset.layout is not _strided or reset.is_meta:
-                return None
-        elif states[2] is not None or states[3] is not None:
-            return None
-        if is_packed:
-            if len(shape) != 2 or lengths is not None:
-                return None
-            sequences = Sequences.of_sizes(batch_sizes.tolist(), shape[0])
-            if sequences is None or (order is not None and order.size(0) != sequences.batch):
-                return None
-            batch = max_batch = sequences.batch
-            own_shape: tuple[int, ...] = (batch,)
-        elif len(shape) == 3:
-            is_time_second = self.batch_first
-            steps, batch, _ = shape
-            if is_time_second:
-                steps, batch = batch, steps
-                input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
-            own_shape = (batch,)
-            if lengths is not None:
-                is_tensor = type(lengths) is Tensor
-                if is_tensor and lengths.is_cuda and not self.is_plain:
-                    lengths = checked_lengths(lengths, batch, input)  # kernels may serve the call that read them there
-                elif is_tensor and (lengths.is_meta or (lengths.is_cuda and _is_capturing())):
-                    return None
-                else:
-                    values = lengths.tolist() if is_tensor else lengths
-                    if (sequences := Sequences.of_lengths(values, steps, batch)) is None:
-                        return None
-        elif len(shape) == 2 and lengths is None:
-            input, reset, batch = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1), 1
-            own_shape = ()
-        else:
-            return None
-        hx, cx = states[:2]
-        if hx is not None or cx is not None or reset is not None:
-            if not self._are_mine(states):
-                return None
-            checked = []
-            for state, (count, size) in zip(states, self.state_shapes, strict=True):
-                if state is not None:
-                    if state.shape != (count, *own_shape, size):
-                        return None
-                    if state.dtype is not input.dtype and not (is_cast and self._is_castable(state)):
-                        return None
-                    wants_grad = wants_grad or state.requires_grad
-                    if not own_shape:
-                        state = state.unsqueeze(1)
-                    elif order is not None:
-                        state = state.index_select(1, order)
-                checked.append(state)
-            hx, cx, *_ = states = checked
-            if cx is not None and not self.has_cells:
-                return None
-        training = wants_grad and _is_grad_enabled()
-
-        is_torchs = self.takes_torchs and (is_cast or self.dtype is _bfloat16)
-        is_torchs = is_torchs and reset is None and lengths is None and not return_cells
-        if is_torchs and (torchs := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
-            results = torchs
-        else:
-            config = self.config
-            if reset is not None or return_cells:
-                config = config._replace(has_reset=reset is not None, return_cells=return_cells)
-            layout = (batch_sizes, lengths, max_batch, sequences, training, is_cast)
-            if self.is_plain and (reset is None or self.is_cpu or _options.resets_in_kernels(config, input, batch)):
-                options = NO_OPTIONS
-                if reset is not None or config.dropout > 0:
-                    options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None, None)
-                    if states[2] is not None or states[3] is not None:
-                        hx, cx = _options.with_reset_states(states)
-                results = self._run(input, hx, cx, weights, layout, options, config)
-            else:
-                results = _options.compute(module, config, input, states, weights, layout, reset, self._run)
-        if is_packed or is_time_second or not own_shape:
-            packed = (batch_sizes, order, back) if is_packed else None
-            return _options.in_layout_of_input(results, packed, is_time_second)
-        return results
-
-    def _are_mine(self, tensors: Sequence[Any]) -> bool:
-        """Whether all, but for None, are plain tensors that hold their values, on the module's device."""
+            tensors = (*weights, *tensors)
         for tensor in tensors:
-            if tensor is not None and (
-                type(tensor) not in PLAIN
-                or tensor.get_device() != self.index
-                or tensor.is_cpu is not self.is_cpu
-                or tensor.layout is not _strided
-                or tensor.is_nested
-                or tensor.is_neg()
-            ):
-                return False
-        return True
+            if tensor is not None:
+                if type(tensor) not in PLAIN or tensor.layout is not _strided or tensor.is_nested:
+                    return None
+                if tensor.is_neg():
+                    return None
+                wants_grad = wants_grad or tensor.requires_grad
+        return self, weights, wants_grad
 
-    def _is_castable(self, tensor: Tensor) -> bool:
-        """Whether autocast makes the tensor one of the type of the weights."""
-        return self.dtype is not _float64 and tensor.dtype in DTYPES and tensor.dtype is not _float64
+    def run(
+        self,
+        module: Any,
+        input: Tensor,
+        states: Sequence[Tensor | None],
+        weights: Sequence[Tensor],
+        layout: _options.Layout,
+        reset: Tensor | None,
+        return_cells: bool,
+    ) -> Results:
+        """A plain call, of arguments that have been checked, as compute() takes them."""
+        batch_sizes, lengths, max_batch, _, training, is_cast = layout
+        hx, cx, reset_hx, reset_cx = states
+        if self.takes_torchs and (is_cast or self.dtype is _bfloat16):
+            is_theirs = reset is None and lengths is None and not return_cells
+            if is_theirs and (torchs := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
+                return torchs
+        config = self.config
+        if reset is not None or return_cells:
+            config = config._replace(has_reset=reset is not None, return_cells=return_cells)
+        is_direct = self.is_direct
+        if is_direct and reset is not None and not self.is_cpu:
+            is_direct = _options.resets_in_kernels(config, input, input.size(1) if max_batch is None else max_batch)
+        if not is_direct:
+            return _options.compute(module, config, input, states, weights, layout, reset, self._run)
+        options = NO_OPTIONS
+        if reset is not None or config.dropout > 0:
+            options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None, None)
+            if reset_hx is not None or reset_cx is not None:
+                hx, cx = _options.with_reset_states(states)
+        return self._run(input, hx, cx, weights, layout, options, config)
 
     def _run(
         self,
@@ -257,7 +192,9 @@ class ModuleCalls:
             last = 0
         if last == batch and is_padded:  # all as long, but shorter than the input
             steps = -steps
-        has_options = config.has_reset + 2 * config.return_cells + 4 * config.gates_input + 8 * config.reverse
+        has_options = 0
+        if config is not self.config:
+            has_options = config.has_reset + 2 * config.return_cells + 4 * config.gates_input + 8 * config.reverse
         on_gpu = None if not self.is_gpu else (self.has_tf32 and allows_tf32_rnn(), is_benchmark(), _is_capturing())
         size = (steps, batch, last, keeps_reserve, frozen, has_options, dtype, on_gpu, this_thread.token)
         call = self.calls.get(size)

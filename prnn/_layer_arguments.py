@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence, Set
 from numbers import Real
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
+from prnn._modes import CELL_STATES
 from prnn._ops._handles import DTYPES
 from prnn._state_masks import check_probability
 
@@ -68,6 +69,11 @@ def check_not_empty(input: Tensor, time: int = 0) -> None:
         raise ValueError("input has 0 timesteps; it must have at least 1")
 
 
+def is_cast_to(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether autocast makes tensors of this type and of the tensor's be of one. It leaves float64 as it is."""
+    return tensor.is_floating_point() and torch.float64 not in (tensor.dtype, dtype) and is_autocast(tensor)
+
+
 def check_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor")
@@ -75,24 +81,6 @@ def check_tensor(value: object, name: str) -> None:
         raise TypeError(f"{name} is a nested tensor; it must be padded, with lengths=, or a PackedSequence")
     if value.layout != torch.strided:
         raise TypeError(f"{name} has the layout {value.layout}; it must be torch.strided")
-
-
-def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
-    if input.size(-1) != input_size:
-        raise ValueError(
-            f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {input_size}"
-        )
-    if not input.is_floating_point() and not input.is_complex():
-        raise ValueError(
-            f"input has dtype {input.dtype}, but the weights have {weight.dtype}; convert it with .to({weight.dtype})"
-        )
-    if input.dtype != weight.dtype and not is_autocast(input):
-        raise ValueError(
-            f"input has dtype {input.dtype}, but the weights have {weight.dtype}; "
-            f"convert one with .to({weight.dtype}) or the other with .to({input.dtype})"
-        )
-    if input.device != weight.device:
-        raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
 
 
 def check_pair(states: object, name: str) -> None:
@@ -103,19 +91,49 @@ def check_pair(states: object, name: str) -> None:
         raise TypeError(f"{name} is a {found}; it must be the pair (h, c) of initial states")
 
 
-def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | None, input: Tensor) -> Tensor:
-    """The state as (L D, N, size), after a check of shape, device and dtype. count: L D; batch None: unbatched."""
-    check_tensor(state, name)
-    expected = (count, size) if batch is None else (count, batch, size)
-    if state.shape != expected:
-        raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
-    if state.device != input.device:
-        raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
-    # Autocast leaves float64 as it is.
-    casts = torch.float64 not in (state.dtype, input.dtype) and state.is_floating_point()
-    if state.dtype != input.dtype and not (casts and is_autocast(input)):
-        raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
-    return state.unsqueeze(1) if batch is None else state
+def check_reset(reset: Tensor, input: Tensor) -> None:
+    if reset.dtype != torch.bool:
+        raise TypeError(f"reset has dtype {reset.dtype}; it must have torch.bool")
+    if reset.shape != input.shape[:-1]:
+        shapes = f"{tuple(reset.shape)}; it must be {tuple(input.shape[:-1])}"
+        raise ValueError(f"reset has shape {shapes}, input's without features")
+    if reset.device != input.device:
+        raise ValueError(f"reset is on {reset.device}, but input is on {input.device}")
+
+
+def state_shapes(module: Any) -> list[tuple[int, int]]:
+    """Those of hx, cx and the states of reset_hx, without N: (L D, H) each."""
+    count, hidden = module.num_layers * (2 if module.bidirectional else 1), module.hidden_size
+    return [(count, module.proj_size or hidden), (count * CELL_STATES.get(module.mode, 0), hidden)] * 2
+
+
+def checked_states(
+    states: Sequence[Tensor | None],
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    batch: int | None,
+    order: Tensor | None,
+    input: Tensor,
+) -> tuple[Tensor | None, ...]:
+    """States as (L D, N, H), in the order of packed sequences if there is one, after a check of them. shapes: without
+    N; batch: None for one sequence."""
+    device, dtype = input.device, input.dtype
+    checked: list[Tensor | None] = []
+    for state, name, (count, size) in zip(states, names, shapes, strict=True):
+        if state is not None:
+            expected = (count, size) if batch is None else (count, batch, size)
+            if state.shape != expected:
+                raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
+            if state.device != device:
+                raise ValueError(f"{name} is on {state.device}, but input is on {device}")
+            if state.dtype != dtype and not is_cast_to(state, dtype):
+                raise ValueError(f"{name} has dtype {state.dtype}, but input has {dtype}")
+            if batch is None:
+                state = state.unsqueeze(1)
+            elif order is not None:
+                state = state.index_select(1, order)
+        checked.append(state)
+    return tuple(checked)
 
 
 def _integers(lengths: Sequence[int]) -> list[int]:
@@ -168,15 +186,3 @@ def lengths_of_mask(mask: object, lengths: object, input: object, batch_first: b
         if bool(rises.any()):
             raise ValueError("mask is True after it was False; it must be True in the first timesteps of each sequence")
     return found_lengths
-
-
-def check_reset(reset: object, input: Tensor) -> None:
-    check_tensor(reset, "reset")
-    assert isinstance(reset, Tensor)
-    shape = tuple(input.shape[:-1])
-    if reset.dtype != torch.bool:
-        raise TypeError(f"reset has dtype {reset.dtype}; it must have torch.bool")
-    if reset.shape != shape:
-        raise ValueError(f"reset has shape {tuple(reset.shape)}; it must be {shape}, input's without features")
-    if reset.device != input.device:
-        raise ValueError(f"reset is on {reset.device}, but input is on {input.device}")

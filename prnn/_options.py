@@ -17,6 +17,7 @@ from prnn._ops._dropout import draw_seed
 from prnn._ops._layer import BACKENDS, Config
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
+from prnn._ops.rnn import call as call_operator
 from prnn._state_masks import draw_masks, mask_configuration
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "configuration_of",
     "in_layout_of_input",
     "resets_in_kernels",
+    "run_operator",
     "with_reset_states",
 ]
 
@@ -90,6 +92,28 @@ def compute(
     if at_reset[0] is not None or at_reset[1] is not None:
         hx, cx = with_reset_states(states)
     return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed, None), config)
+
+
+def run_operator(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    layout: Layout,
+    options: Options,
+    config: Config,
+) -> Results:
+    """A Run by the operator prnn::rnn, for traces, transforms and tensors that are not plain."""
+    reset, zoneout, recurrent, seed, on_device = options
+    if config.heads > 1:
+        hx, cx, recurrent = by_head(config, hx, cx, recurrent)
+    masks = (zoneout, recurrent) if config.mask_kinds > 0 else ()
+    batch_sizes, lengths, max_batch, *_ = layout
+    sequences = (batch_sizes, lengths if on_device is None else on_device, reset, masks, seed, max_batch)
+    output, hy, cy, cells = call_operator(input, hx, cx, list(weights), *sequences, config)
+    if config.heads > 1:
+        hy, cy = by_layer(config, hy, cy)
+    return output, hy, cy, cells
 
 
 def in_layout_of_input(results: Results, packed: tuple[Any, ...] | None, is_time_second: bool) -> Any:

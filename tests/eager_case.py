@@ -12,7 +12,7 @@ from nn_pairs import flat, make, make_states
 from torch import Tensor
 
 import prnn
-from prnn import _calls
+from prnn import _called_module, _calls
 from prnn._calls import ModuleCalls
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -31,15 +31,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call that may be one of these, whether it was."""
     calls: list[bool] = []
-    run = ModuleCalls.run
+    ask, run = ModuleCalls.of_plain, ModuleCalls.run
 
-    def spy(self: ModuleCalls, module: Any, *arguments: Any) -> Any:
-        results = run(self, module, *arguments)
+    def spy_ask(self: ModuleCalls, module: Any, *arguments: Any) -> Any:
+        results = ask(self, module, *arguments)
         if module._calls in (self, None):  # else it has made others, and counted
-            calls.append(results is not None)
+            calls.append(False)
         return results
 
-    monkeypatch.setattr(ModuleCalls, "run", spy)
+    def spy_run(self: ModuleCalls, *arguments: Any) -> Any:
+        results = run(self, *arguments)
+        calls[-1] = True
+        return results
+
+    monkeypatch.setattr(ModuleCalls, "of_plain", spy_ask)
+    monkeypatch.setattr(ModuleCalls, "run", spy_run)
     if request.param == "cuda":
         as_on_a_gpu(monkeypatch)
     return calls
@@ -53,8 +59,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_gpu = True
 
     monkeypatch.setattr(ModuleCalls, "__init__", init)
-    monkeypatch.setattr(_calls, "_current_gpu", lambda: -1)
-    monkeypatch.setattr(_calls, "_is_capturing", lambda: False)
+    monkeypatch.setattr(_called_module, "_current_gpu", lambda: -1)
+    for module in (_called_module, _calls):
+        monkeypatch.setattr(module, "_is_capturing", lambda: False)
 
 
 def small(cell: str = "LSTM", **options: Any) -> Any:
@@ -81,9 +88,11 @@ _by_the_operator: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose last
 
 
 class ByTheOperator:
-    """In the place of a module's calls, for the next one alone."""
+    """In the place of a module's calls, for the next one alone, which is not plain."""
 
-    def run(self, module: Any, *arguments: Any) -> None:
+    is_gpu = False
+
+    def of_plain(self, module: Any, *arguments: Any) -> None:
         vars(module).pop("_calls", None)
         _by_the_operator.add(module)
 

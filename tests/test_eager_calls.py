@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import prnn
-from prnn import _calls, _torch_on_cpu
+from prnn import _called_module, _calls, _torch_on_cpu
 from prnn._ops import _call
 from prnn._ops._call import Call
 from prnn._ops._handles import handle, this_thread
@@ -230,7 +230,7 @@ def test_what_a_gpus_calls_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
         current.pop(0)
 
-    monkeypatch.setattr(_calls, "_current_gpu", lambda: current[0])
+    monkeypatch.setattr(_called_module, "_current_gpu", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "device", device)
     assert torch.equal(module(x, states)[0], expected)
     assert current == [0]

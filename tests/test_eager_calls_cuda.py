@@ -216,7 +216,7 @@ def test_torchs_switch_for_tf32(backend: str, calls: list[Call], monkeypatch: py
         for _ in range(2):  # which finds the size of each switch, too
             results = training_step(module, x, states)
             with monkeypatch.context() as there:
-                there.setattr(ModuleCalls, "run", lambda *_: None)
+                there.setattr(ModuleCalls, "of_plain", lambda *_: None)
                 assert_equal(training_step(module, x, states), results)
         assert calls[-1].stack.math == (_C.TF32_MATH if allowed else _C.DEFAULT_MATH)
     assert len(calls) == 7

@@ -17,7 +17,7 @@ FOLDER = Path(prnn.__file__).parent
 
 # The files of a call of a layer: its modules, checks, operators, choices and what it says of them.
 CALL = [
-    *("nn.py", "_called_module.py", "_calls.py", "_checked_call.py", "_options.py", "_own_parameters.py"),
+    *("nn.py", "_called_module.py", "_calls.py", "_options.py"),
     *("_recurrent.py", "_layer_norm_stack.py", "_layer_norm_lstm.py", "_slstm.py", "_cells.py", "_modes.py"),
     *("_layer_arguments.py", "_state_masks.py", "_torch_on_cpu.py", "_compiler.py"),
     *("explain.py", "convert.py"),
