@@ -236,6 +236,8 @@ def test_layouts() -> None:
     for given, name in ((X.to_sparse(), "sparse_coo"), (X.to_mkldnn(), "_mkldnn")):
         with pytest.raises(TypeError, match=rf"input has the layout torch\.{name}; it must be torch\.strided"):
             gru(given)
+    with pytest.raises(TypeError, match=r"input has the layout torch\.sparse_coo"):
+        gru(PackedSequence(X[0].to_sparse(), torch.tensor([1, 1])))
     with pytest.raises(TypeError, match=r"hx has the layout torch\.sparse_coo; it must be torch\.strided"):
         gru(X, H.to_sparse())
     with pytest.raises(TypeError, match=r"input is a nested tensor; it must be padded, with lengths=, or a Packed"):
@@ -249,9 +251,10 @@ def test_one_weight_on_the_meta_device() -> None:
         module(X)
 
 
-def test_integers_are_refused_under_autocast_too() -> None:
-    with torch.autocast("cpu"), pytest.raises(ValueError, match=r"input has dtype torch\.int64"):
-        prnn.nn.GRU(3, 4)(X.long())
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float64])
+def test_types_that_autocast_does_not_cast_are_refused_under_it_too(dtype: torch.dtype) -> None:
+    with torch.autocast("cpu"), pytest.raises(ValueError, match=f"input has dtype {dtype}, but the weights have"):
+        prnn.nn.GRU(3, 4)(X.to(dtype))
 
 
 def test_complex_weights() -> None:
