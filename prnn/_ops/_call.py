@@ -100,15 +100,7 @@ class Call:
     sequences: those of the first call. Later ones have as many timesteps and sequences, and in the last timestep as
     many or, where there are many timesteps, fewer than in the first as well."""
 
-    __slots__ = (
-        "given",
-        "ready",
-        "sequences",
-        "spaces",
-        "stack",
-        "thread",
-        "training",
-    )
+    __slots__ = ("given", "ready", "sequences", "spaces", "stack", "thread", "training")
 
     def __init__(self, stack: Layer, sequences: "_C.Sequences", training: bool, given: Config | None = None) -> None:
         self.stack, self.sequences, self.training, self.given = stack, sequences, training, given or stack.config

@@ -5,6 +5,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple
 
@@ -89,20 +90,17 @@ class Layer:
         self.takes_gates = self.is_lstm and config.gates_input
         is_slstm = config.mode in (MODES["sLSTM"], MODES["sLSTM_EXP"])
         self.rnn = _C.Rnn(
-            config.mode,
-            DTYPES[dtype],
-            config.hidden_size,
-            config.num_layers,
-            input_size,
-            config.bidirectional,
-            False,
-            config.proj_size,
-            config.dropout,
-            config.heads,
-            config.gates_input,
-            config.reverse,
-            config.normalize,
-            config.epsilon,
+            *(
+                config.mode,
+                DTYPES[dtype],
+                config.hidden_size,
+                config.num_layers,
+                input_size,
+                config.bidirectional,
+                False,
+            ),
+            *(config.proj_size, config.dropout, config.heads, config.gates_input, config.reverse),
+            *(config.normalize, config.epsilon),
         )
         self.hidden_size = config.hidden_size // config.heads
         self.state_size = config.proj_size or self.hidden_size  # of h
@@ -278,30 +276,22 @@ class Layer:
 
     def _find_bounds(self) -> tuple[int, int, int, bool]:
         """Bytes of the reserve space: (constant, for each _UNIT rows, for each _UNIT sequences), the most of the
-        backends that may run; and whether one of them, cuDNN, has rows for every sequence in every timestep."""
-        found = {}
-        wanted = self.config.backend
-        refusal: NotSupportedError | None = None
-        for backend in [BACKENDS["persistent"], BACKENDS["cudnn"]] if self._has_choice else [wanted]:
+        backends that may run; and whether one of them, cuDNN, has rows for every sequence in every timestep. Each grows
+        evenly from one multiple of _UNIT to the next."""
+        library, wanted = self._handle_of_sizes(), self.config.backend
+        cudnn, found = BACKENDS["cudnn"], []
+        for backend in (BACKENDS["persistent"], cudnn) if self._has_choice else (wanted,):
             self.rnn.set_backend(backend)
-            try:
-                found[backend] = self._linear_reserve()
-            except NotSupportedError as error:
-                refusal = error
-            finally:
-                self.rnn.set_backend(wanted)
-        if refusal is not None and not found:
-            raise refusal
-        constants, by_rows, by_batch = zip(*found.values(), strict=True)
-        return max(constants), max(by_rows), max(by_batch), BACKENDS["cudnn"] in found and self.device.type == "cuda"
-
-    def _linear_reserve(self) -> tuple[int, int, int]:
-        """It grows evenly from one multiple of _UNIT to the next."""
-        sizes = ([_UNIT], [_UNIT, _UNIT], [2 * _UNIT])
-        library = self._handle_of_sizes()
-        one, two_steps, two_batches = (self.rnn.reserve_size(library, batch) for batch in sizes)
-        by_rows, by_batch = two_steps - one, two_batches - two_steps
-        return one - by_rows - by_batch, by_rows, by_batch
+            with suppress(NotSupportedError):
+                sizes = ([_UNIT], [_UNIT, _UNIT], [2 * _UNIT])
+                one, two_steps, two_batches = (self.rnn.reserve_size(library, batch) for batch in sizes)
+                steps, batches = two_steps - one, two_batches - two_steps
+                found.append((one - steps - batches, steps, batches, backend == cudnn and self.device.type == "cuda"))
+        self.rnn.set_backend(wanted)
+        if not found:
+            self.rnn.reserve_size(library, [_UNIT])  # raises the library's error
+        constants, by_rows, by_batch, pads = zip(*found, strict=True)
+        return max(constants), max(by_rows), max(by_batch), any(pads)
 
 
 def _make_room(cache: dict[Any, Any]) -> None:

@@ -88,50 +88,47 @@ def _require(
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
 
 
-def _require_states(
-    hx: Tensor | None,
-    cx: Tensor | None,
+def _check(
     stack: Layer,
     batch: int,
-    input: Tensor,
-    names: tuple[str, str] = ("hx", "cx"),
-    takes_reset: bool = False,
+    data: Sequence[Tensor | None],
+    reset: Tensor | None,
+    masks: Sequence[Tensor | None],
+    is_backward: bool = False,
+) -> None:
+    """Checks what both operators are given for `batch` sequences. data: input, hx and cx. is_backward: zoneout's mask
+    is not needed any more, but by an LSTM that takes gates."""
+    (input, hx, cx), config = data, stack.config
+    assert input is not None
+    if config.has_reset != (reset is not None):
+        raise ValueError(f"has_reset is {config.has_reset}, but reset is {'None' if reset is None else 'given'}")
+    if len(masks) != 2 and (masks or config.mask_kinds):
+        raise ValueError(f"masks has {len(masks)} entries; it must have two, zoneout and recurrent, or none")
+    zoneout, recurrent = masks or (None, None)
+    for bit, name, mask in ((1, "zoneout", zoneout), (2, "recurrent", recurrent)):
+        is_needed = bit == 2 or not is_backward or stack.takes_gates
+        if is_needed and (mask is not None) != bool(config.mask_kinds & bit):
+            raise ValueError(f"mask_kinds is {config.mask_kinds}, but that of {name} is {'not ' * (mask is None)}given")
+    _require_states(hx, cx, stack, batch, input, "hx cx", config.has_reset)
+    rows, units = tuple(input.shape[:-1]), stack.hidden_size
+    _require(reset, "reset", rows, input, torch.bool)
+    if zoneout is not None:
+        dtype = zoneout.dtype if stack.takes_gates else torch.bool
+        _require(zoneout, "the mask of zoneout", (*rows, stack.states * units), input, dtype)
+    if recurrent is not None:
+        _require(recurrent, "the recurrent mask", (stack.states, batch, units), input, recurrent.dtype)
+
+
+def _require_states(
+    h: Tensor | None, c: Tensor | None, stack: Layer, batch: int, input: Tensor, names: str, takes_reset: bool
 ) -> None:
     """takes_reset: each may have the states of sequences that start anew, too."""
     sizes = ((stack.states, stack.state_size), (stack.cell_states, stack.hidden_size))
-    for state, name, (count, size) in zip((hx, cx), names, sizes, strict=True):
-        if state is None:
-            continue
-        if count == 0:
+    for state, name, (count, size) in zip((h, c), names.split(), sizes, strict=True):
+        if state is not None and count == 0:
             raise ValueError(f"{name} is given, but only an LSTM and an sLSTM have a cell state")
-        shape = (count, batch, size)
-        _require(state, name, (2, *shape) if takes_reset and state.dim() == 4 else shape, input)
-
-
-def _require_reset(reset: Tensor | None, config: Config, input: Tensor) -> None:
-    if config.has_reset != (reset is not None):
-        raise ValueError(f"has_reset is {config.has_reset}, but reset is {'None' if reset is None else 'given'}")
-    _require(reset, "reset", tuple(input.shape[:-1]), input, torch.bool)
-
-
-def _require_masks(
-    masks: Sequence[Tensor | None], config: Config, stack: Layer, batch: int, input: Tensor, is_backward: bool = False
-) -> None:
-    """is_backward: zoneout's mask is not needed any more, but by an LSTM that takes gates."""
-    if not masks and not config.mask_kinds:
-        return
-    if len(masks) != 2:
-        raise ValueError(f"masks has {len(masks)} entries; it must have two, zoneout and recurrent, or none")
-    for bit, name, mask in ((1, "zoneout", masks[0]), (2, "recurrent", masks[1])):
-        if (is_backward and bit == 1 and not stack.takes_gates) or (mask is not None) == bool(config.mask_kinds & bit):
-            continue
-        raise ValueError(f"mask_kinds is {config.mask_kinds}, but that of {name} is {'not ' * (mask is None)}given")
-    zoneout, recurrent = masks
-    if zoneout is not None:
-        dtype = zoneout.dtype if stack.takes_gates else torch.bool
-        _require(zoneout, "the mask of zoneout", (*input.shape[:-1], stack.states * stack.hidden_size), input, dtype)
-    if recurrent is not None:
-        _require(recurrent, "the recurrent mask", (stack.states, batch, stack.hidden_size), input, recurrent.dtype)
+        both = (2,) if takes_reset and state is not None and state.dim() == 4 else ()
+        _require(state, name, (*both, count, batch, size), input)
 
 
 def _sequences(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, stack: Layer) -> Sequences:
@@ -161,9 +158,7 @@ def _rnn(*given: Any) -> tuple[Tensor, ...]:
     stack = layer(config, input.dtype, input.size(-1), input.device)
     sequences = _sequences(input, batch_sizes, lengths, stack)
     batch = sequences.batch
-    _require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
-    _require_reset(reset, config, input)
-    _require_masks(masks, config, stack, batch, input)
+    _check(stack, batch, (input, hx, cx), reset, masks)
     if config.dropout > 0 and batch > 0:
         if seed is None:
             raise ValueError(f"seed is None; dropout {config.dropout} wants one")
@@ -197,10 +192,8 @@ def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
     _require(output, "output", output_shape, input)
     _require(grad_output, "grad_output", output_shape, input)
     _require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
-    _require_reset(reset, config, input)
-    _require_masks(masks, config, stack, batch, input, is_backward=True)
-    _require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
-    _require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
+    _check(stack, batch, (input, hx, cx), reset, masks, is_backward=True)
+    _require_states(grad_hy, grad_cy, stack, batch, input, "grad_hy grad_cy", takes_reset=False)
     if batch == 0:
         pack_weights(weights, stack, input)
         return tuple(gradient.zero_() for gradient in _rnn_backward_fake(*given))
