@@ -203,7 +203,7 @@ def test_what_is_unproven(
 
 @pytest.fixture
 def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The CPU as a GPU that nobody has run; returns the file of verdicts."""
+    """The CPU as a GPU that nobody has run; returns the folder of verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for module in (_call, _handles):
         monkeypatch.setattr(module, "is_unproven", lambda device, of_layers=True: True)
@@ -223,7 +223,11 @@ def unproven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         self._has_choice = self.config.backend == BACKENDS["best"]
 
     monkeypatch.setattr(Layer, "__init__", as_on_a_gpu)
-    return tmp_path / "prnn" / "kernels_compared.jsonl"
+    return tmp_path / "prnn" / "kernels_compared"
+
+
+def sentences_in(folder: Path) -> list[str]:
+    return [file.read_text() for file in folder.iterdir()]
 
 
 def backends_of(module: prnn.nn.LSTM) -> set[int]:
@@ -252,8 +256,7 @@ def test_kernels_that_agree_serve_the_layer(unproven: Path, monkeypatch: pytest.
                 module(x)
     ((config, sizes),) = made  # of fewer layers and timesteps
     assert (config.num_layers, sizes) == (1, (2,) * 5)
-    ((_, sentence),) = map(json.loads, unproven.read_text().splitlines())
-    assert sentence == ""
+    assert sentences_in(unproven) == [""]
     assert BACKENDS["cudnn"] not in backends_of(module)
 
 
@@ -273,7 +276,8 @@ def test_kernels_that_differ_do_not(unproven: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(_twin, "_verdicts", {})
         monkeypatch.setattr(_twin, "_told", set())
     assert len(made) == 1
-    assert "y differs from the CPU's by" in json.loads(unproven.read_text())[1]
+    (sentence,) = sentences_in(unproven)
+    assert "y differs from the CPU's by" in sentence
 
 
 def test_operators_take_the_other_kernels_in_both_passes(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +342,7 @@ def test_layer_normalisation(unproven: Path, monkeypatch: pytest.MonkeyPatch, ma
         module(x.to(dtype))[0].sum().backward()
         with torch.no_grad():
             module(x.to(dtype), lengths=torch.tensor([9, 4, 1]))
-    sentences = [json.loads(line)[1] for line in unproven.read_text().splitlines()]
+    sentences = sentences_in(unproven)
     # In training and, where they have no masks, in evaluation; of float32, in which the CPU computes other types, too.
     assert sentences == [""]
     correct, calls = _call.Call.backward, 0
@@ -405,14 +409,14 @@ def test_losses_are_compared_before_their_first_call(
 ) -> None:
     if name.startswith("joint"):  # which the CPU computes by blocks, without such a kernel
         _handles.require_proven(name, CPU, torch.float32)
-        assert json.loads(unproven.read_text())[1] == ""
+        assert sentences_in(unproven) == [""]
         return
     compared = breaks_losses(monkeypatch, nothing)
     for _ in range(2):
         LOSSES[name]().backward()
         torch.func.grad(lambda x: prnn.ctc_loss(x, *ON))(leaf(6, 2, 5).detach())
     assert compared.count(name) == 1
-    assert [json.loads(line)[1] for line in unproven.read_text().splitlines()] == [""] * len(set(compared))
+    assert sentences_in(unproven) == [""] * len(set(compared))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -447,11 +451,18 @@ def test_a_search_that_differs_calls_its_modules(unproven: Path, monkeypatch: py
 
 def test_a_cache_that_cannot_be_used(unproven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its content is no verdict, and nothing can be written to it."""
-    unproven.parent.mkdir()
-    unproven.write_text('{}\n["key"]\nrubbish\n[1, 2]\n')
-    assert _twin._read() == {}
-    monkeypatch.setenv("XDG_CACHE_HOME", str(unproven))
+    made = count_comparisons(monkeypatch)
     prnn.nn.GRU(8, 16)(torch.randn(6, 2, 8))
+    (file,) = unproven.iterdir()
+    file.write_bytes(b"\xff")
+    monkeypatch.setattr(_twin, "_verdicts", {})
+    prnn.nn.GRU(8, 16)(torch.randn(6, 2, 8))
+    assert len(made) == 2
+    assert file.read_text() == ""
+    monkeypatch.setattr(_twin, "_verdicts", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    prnn.nn.GRU(8, 16)(torch.randn(6, 2, 8))
+    assert len(made) == 3
 
 
 # ---- The command ----

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import math
 import os
 import pathlib
@@ -60,16 +59,15 @@ _INFERRED = " of inference"  # ends the names of outputs
 _LARGE = 10**9
 
 # Two plans of one engine differ in these.
+_TOGETHER = ("layers_together", "layers_together_backward", "layers_together_inference")
 _OF_A_PLAN = (
     "forward_engine",
     "backward_engine",
-    "layers_together",
-    "layers_together_backward",
-    "layers_together_inference",
     "blocks",
     "replicas",
     "units_per_block",
     "batch_per_pass",
+    *_TOGETHER,
 )
 
 _lock = threading.Lock()
@@ -362,14 +360,13 @@ def verdict(device: torch.device, problem: str, kernels: str, differences: Calla
     where = f"the kernels ({kernels}) have never run on {torch.cuda.get_device_name(device)} before, and"
     key = hashlib.sha256(f"{describe_gpu(device)}; {problem}".encode()).hexdigest()
     with _lock:
-        if key not in _verdicts:
-            _verdicts.update(_read())
-        if key not in _verdicts:
+        sentence = _verdicts.get(key)
+        if sentence is None and (sentence := _read(key)) is None:
             if torch.cuda.is_current_stream_capturing():
                 return f"{where} nothing can be compared while a CUDA graph is captured; make such a call once before"
-            _verdicts[key] = _find_verdict(where, differences)
-            _remember(key, _verdicts[key])
-        return _verdicts[key]
+            sentence = _find_verdict(where, differences)
+            _keep(key, sentence)
+        return _verdicts.setdefault(key, sentence)
 
 
 def _find_verdict(where: str, differences: Callable[[], Iterable[Difference]]) -> str:
@@ -387,7 +384,7 @@ def _find_verdict(where: str, differences: Callable[[], Iterable[Difference]]) -
 def _reduced(stack: Layer, sequences: Sequence[int] | _C.Sequences, plan: Mapping[str, Any]) -> tuple[Layer, list[int]]:
     """A smaller layer with the same plan, of fewer layers and timesteps, and its sequences."""
     batch, last, steps = sequences[0], sequences[-1], len(sequences)
-    together = max(plan[name] for name in _OF_A_PLAN if name.startswith("layers_together"))
+    together = max(plan[name] for name in _TOGETHER)
     for layers in range(together, stack.config.num_layers + 1):
         dropout = stack.config.dropout if layers > 1 else 0.0
         config = stack.config._replace(num_layers=layers, dropout=dropout, frozen_layers=0)
@@ -421,40 +418,22 @@ def driver() -> str:
     return text.strip()
 
 
-def _file() -> pathlib.Path | None:
-    try:
-        top = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    except RuntimeError:  # no home folder
-        return None
-    return top / "prnn" / "kernels_compared.jsonl"
+def _file(key: str) -> pathlib.Path:
+    top = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return top / "prnn" / "kernels_compared" / key
 
 
-def _read() -> dict[str, str]:
-    """Reads the verdicts on all GPUs; layers whose verdict cannot be read are compared again."""
-    found: dict[str, str] = {}
-    file = _file()
-    try:
-        lines = [] if file is None else file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return found
-    for line in lines:
-        try:
-            key, sentence = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(key, str) and isinstance(sentence, str):
-            found[key] = sentence
-    return found
+def _read(key: str) -> str | None:
+    """A verdict of another process; None where there is none, or no cache: the kernels are compared again."""
+    with contextlib.suppress(OSError, RuntimeError, UnicodeDecodeError):  # RuntimeError: no home folder
+        return _file(key).read_text()
+    return None
 
 
-def _remember(key: str, sentence: str) -> None:
-    file = _file()
-    if file is None:
-        return
-    line = json.dumps([key, sentence]) + "\n"
-    try:
+def _keep(key: str, sentence: str) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        file = _file(key)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with file.open("a") as stream:  # one write: other processes append, too
-            stream.write(line)
-    except OSError:
-        return
+        written = file.with_suffix(f".{os.getpid()}")  # an empty file would be a verdict, too
+        written.write_text(sentence)
+        written.replace(file)
