@@ -1,5 +1,6 @@
 """How the stand-in gets between a program and cuDNN, and when it lets every call through; with the library as built."""
 
+import os
 import pathlib
 import pickle
 import re
@@ -13,7 +14,7 @@ from standin_case import ROOT, build_fake, make_case, plain, run_client
 
 from prnn.cli import main
 from prnn.commands.failure import CommandError
-from prnn.commands.run import child_environment
+from prnn.commands.run import _PLACEHOLDER, child_environment
 
 LIBRARIES = ROOT / "prnn/lib"
 STANDIN = LIBRARIES / "libprnn_cudnn.so"
@@ -82,6 +83,22 @@ def test_the_front(program: pathlib.Path, fake: pathlib.Path, front: str, first:
 def test_the_front_however_it_is_opened(program: pathlib.Path, fake: pathlib.Path, front: str, way: str) -> None:
     # TensorFlow, JAX and ONNX Runtime open it with RTLD_NOW alone, as above.
     assert answers(program, f"{way}:libcudnn.so.9", LD_PRELOAD=front) == [[str(STANDIN), str(fake), "1"]]
+
+
+def test_what_stands_for_cudnns_path_may_be_looked_for() -> None:
+    """By tools that follow what libraries need, auditwheel for one: a part longer than a file's name stops them."""
+    (place,) = _PLACEHOLDER.findall((LIBRARIES / "libprnn_cudnn_front.so").read_bytes())
+    with pytest.raises(FileNotFoundError):
+        os.stat(place[:-1])
+
+
+def test_a_path_of_cudnn_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path.joinpath(*(4 * [240 * "a"]), 50 * "a")
+    folder.mkdir(parents=True)
+    (folder / "libcudnn.so.9").write_bytes(b"")
+    with pytest.raises(CommandError, match=r"libcudnn\.so\.9: the path is too long"):
+        child_environment(front=True, cudnn=str(folder / "libcudnn.so.9"))
 
 
 def test_the_front_is_written_where_nobody_else_can(fake: pathlib.Path, front: str) -> None:

@@ -33,7 +33,7 @@ _PACKAGES = (
     "warprnnt_pytorch",
     "xlstm",
 )  # of prnn.compat, which is not imported here, for it imports torch
-_PLACEHOLDER = re.compile(rb"/prnn-cudnn-path-+\0")  # site_scons/site_tools/cudnn_standin.py
+_PLACEHOLDER = re.compile(rb"/prnn-cudnn-path[-/]+\0")  # site_scons/site_tools/cudnn_standin.py
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:

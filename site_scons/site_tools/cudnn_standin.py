@@ -4,8 +4,9 @@ Returns libprnn_cudnn.so and libprnn_cudnn_front.so; src/cudnn_standin/front.c s
 """
 
 FOLDER = "src/cudnn_standin"
-# In the place of cuDNN's path, which prnn/commands/run.py writes over it: as long as a path can be.
-PLACEHOLDER = "/prnn-cudnn-path" + "-" * 4079
+# In the place of cuDNN's path, which prnn/commands/run.py writes over it: 1,016 characters, in parts that a file system
+# takes as names, for tools such as auditwheel look for what a library needs.
+PLACEHOLDER = "/prnn-cudnn-path" + 5 * ("/" + 199 * "-")
 
 
 def _library(env, target, objects, soname, exports=None):
