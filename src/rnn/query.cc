@@ -25,8 +25,9 @@ constexpr int64_t kLongSequence = 256;  // timesteps, of queries that name none
 
 int to_int(int64_t value) { return static_cast<int>(std::min<int64_t>(value, INT_MAX)); }
 
-void set_text(char* destination, size_t size, const std::string& text) {
-  std::snprintf(destination, size, "%s", text.c_str());
+template <size_t SIZE>
+void set_text(char (&destination)[SIZE], const std::string& text) {
+  std::snprintf(destination, SIZE, "%s", text.c_str());
 }
 
 // The layout of a pass, and how many layers a launch has in it.
@@ -49,13 +50,13 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
-  set_text(info.device, sizeof info.device, row.name);
+  set_text(info.device, row.name);
   info.measured = row.is_measured ? 1 : 0;
   info.largestHiddenSize = to_int(plan.largest_hidden);
-  set_text(info.reason, sizeof info.reason, plan.reason);
+  set_text(info.reason, plan.reason);
   if (plan.runnable) {
-    set_text(info.forwardEngine, sizeof info.forwardEngine, row_of(forward.engine).name);
-    set_text(info.backwardEngine, sizeof info.backwardEngine, row_of(backward.engine).name);
+    set_text(info.forwardEngine, row_of(forward.engine).name);
+    set_text(info.backwardEngine, row_of(backward.engine).name);
   }
   info.blocks = forward.shape.blocks;
   info.replicas = forward.shape.replicas;
@@ -66,12 +67,9 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   info.layersTogetherInference = inference.together.forward.layers;
   info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
   info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
-  if (forward.layers == 1) {
-    set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
-  }
+  if (forward.layers == 1) set_text(info.engineReason, why_not_faster(row, problem, plan));
   const bool backward_alone = forward.reason.empty() && !backward.reason.empty();
-  set_text(info.layersReason, sizeof info.layersReason,
-           backward_alone ? "backward: " + backward.reason : forward.reason);
+  set_text(info.layersReason, backward_alone ? "backward: " + backward.reason : forward.reason);
   return info;
 }
 
@@ -90,15 +88,15 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   const int64_t room = threads * core_cache_bytes();
   info.supported = 1;
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
-  set_text(info.device, sizeof info.device, std::string("CPU ") + isa_name(cpu_isa()));
+  set_text(info.device, std::string("CPU ") + isa_name(cpu_isa()));
   info.blocks = threads;
   info.measured = 1;
   info.replicas = 1;
   info.unitsPerBlock = to_int((problem.hidden + threads - 1) / threads);
   info.batchPerPass = to_int(problem.max_batch());
   info.layersTogether = info.layersTogetherBackward = info.layersTogetherInference = 1;
-  set_text(info.forwardEngine, sizeof info.forwardEngine, "cpu");
-  set_text(info.backwardEngine, sizeof info.backwardEngine, "cpu");
+  set_text(info.forwardEngine, "cpu");
+  set_text(info.backwardEngine, "cpu");
   info.sharedBytes = static_cast<size_t>(bytes_per_weight * problem.hidden * problem.state());
   info.largestHiddenSize =
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
@@ -121,12 +119,11 @@ prnnRNNInfo_t query_gpu(const GpuRow& row, const prnnRNNStruct& rnn, const RnnPr
     info.inferenceBackend = find_backend(inference_of(problem));
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
-      set_text(
-          info.reason, sizeof info.reason,
-          rnn.backend == PRNN_CUDNN_BACKEND ? choose_backend(problem, plan, rnn.backend).reason : plan.cudnn.sentence);
+      set_text(info.reason, rnn.backend == PRNN_CUDNN_BACKEND ? choose_backend(problem, plan, rnn.backend).reason
+                                                              : plan.cudnn.sentence);
     }
   } catch (const Failure& failure) {
-    set_text(info.reason, sizeof info.reason, failure.what());
+    set_text(info.reason, failure.what());
   }
   return info;
 }
@@ -147,12 +144,12 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
     }
     return info;
   }
-  set_text(info.device, sizeof info.device, "GPU without a row");
-  set_text(info.reason, sizeof info.reason, state.no_row);
+  set_text(info.device, "GPU without a row");
+  set_text(info.reason, state.no_row);
   try {
     info.backend = info.inferenceBackend = find_backend(problem);
   } catch (const Failure& failure) {
-    set_text(info.reason, sizeof info.reason, failure.what());
+    set_text(info.reason, failure.what());
   }
   return info;
 }
@@ -221,7 +218,7 @@ extern "C" prnnStatus_t prnnDescribeGPU(prnnHandle_t handle, char* text, size_t 
     if (size <= line.size()) {
       fail(PRNN_STATUS_BAD_PARAM, "size is %zu; the line and its end take %zu bytes", size, line.size() + 1);
     }
-    set_text(text, size, line);
+    std::snprintf(text, size, "%s", line.c_str());
   });
 }
 

@@ -21,7 +21,6 @@ class BackwardData : LayerRun {
     const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy) |
                       reinterpret_cast<uintptr_t>(states);
     partials_.assign(static_cast<size_t>(p.layers), 0);
-    const std::vector<Reserve::PerDirection> places = saved.directions;
     if (replaces_gates) take_lone_gradients();
     const void* dy = args_.dy;
     for (const StackLaunch& launch : stack_launches(p, plan, Pass::kBackward, merges() || bits % 16 == 0)) {
@@ -39,8 +38,8 @@ class BackwardData : LayerRun {
     }
     if (plan.together.backward.are(Schedule::kSideBySide) && args_.dx != nullptr)
       add_input_gradient(0, 0, 0, p.rows, args_.dx);
-    for (size_t d = 0; d < places.size() && replaces_gates; ++d) {
-      copy(places[d].dgates, work.lone[d], gradient_bytes(p));
+    for (size_t d = 0; d < work.lone.size() && replaces_gates; ++d) {
+      copy(saved.directions[d].gates, work.lone[d], gradient_bytes(p));
     }
   }
 

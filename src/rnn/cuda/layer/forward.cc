@@ -359,16 +359,9 @@ class Forward : LayerRun {
       step.carries = is_last ? nullptr : carried;
       require_launch(run_step(p.type, p.mode, step, stream), "the kernel of a timestep");
       if (projects()) {
-        ProjectionParams projection{};
-        projection.m = step.out;
-        projection.m_stride = p.hidden;
-        projection.weights = at(args_.w, offsets.projection);
-        projection.h = y;
-        projection.h_stride = p.projection;
-        projection.hy = hy;
-        projection.hidden = static_cast<int>(p.hidden);
-        projection.states = static_cast<int>(p.projection);
-        projection.batch = static_cast<int>(batch);
+        const void* const matrix = at(args_.w, offsets.projection);
+        const ProjectionParams projection{step.out, p.hidden,    matrix,      y,         p.projection,
+                                          hy,       step.hidden, step.states, step.batch};
         require_launch(run_projection(p.type, projection, stream), "the kernel of a projection");
       }
       step.h = y;

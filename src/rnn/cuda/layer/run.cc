@@ -357,13 +357,9 @@ const void* LayerRun::aligned_matrix(const void* matrix, int64_t count, void* pl
 ChunkedProjection LayerRun::chunked_projection(const void* w, int64_t layer, int64_t i, void* states,
                                                void* dropped) const {
   char* const copies = work.of_recurrence(work.merged_inputs, layer + 1, 0);
-  ChunkedProjection projection{};
-  projection.matrix = aligned_matrix(at(w, rnn_layer_offsets(p, layer, 0).projection), p.projection * p.hidden,
-                                     at(copies, p.gates() * p.hidden * p.projection));
-  projection.kept = dropout_mask(layer - i, i);
-  projection.states = states;
-  projection.dropped = dropped;
-  return projection;
+  const void* const matrix = aligned_matrix(at(w, rnn_layer_offsets(p, layer, 0).projection), p.projection * p.hidden,
+                                            at(copies, p.gates() * p.hidden * p.projection));
+  return {matrix, dropout_mask(layer - i, i), states, dropped, nullptr};
 }
 
 const void* LayerRun::merge(const void* matrix, const void* w, int64_t layer, int64_t direction, char* merged) const {
