@@ -36,8 +36,8 @@ class BackwardData : LayerRun {
       if (layer > 0 && drops()) drop(layer, 0, p.rows, dx, dx);
       dy = dx;
     }
-    if (plan.together.backward.are(Schedule::kSideBySide) && args_.dx != nullptr)
-      add_input_gradient(0, 0, 0, p.rows, args_.dx);
+    const bool side_by_side = plan.together.backward.are(Schedule::kSideBySide);
+    if (side_by_side && args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
     for (size_t d = 0; d < work.lone.size() && replaces_gates; ++d) {
       copy(saved.directions[d].gates, work.lone[d], gradient_bytes(p));
     }
@@ -63,7 +63,7 @@ class BackwardData : LayerRun {
     params.dy = merges() ? of_cell_outputs(highest, 0, dy) : dy;
     params.dropout_scale = dropout_scale();
     const bool by_chunks = is_chunked(plan.together.backward.shape);
-    std::vector<Elements> gradients;
+    std::vector<Span> gradients;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
       const Reserve::PerDirection& saved_here = saved.directions[layer];
@@ -95,8 +95,8 @@ class BackwardData : LayerRun {
         own.above_progress = i + 1 < count ? work.progress + i + 1 : nullptr;
         own.progress = work.progress + i;
       }
-      gradients.push_back({own.dgates, p.rows * p.gates() * p.hidden});
-      if (i > 0 && p.mode == PRNN_GRU) gradients.push_back({own.dcandidate, p.rows * p.hidden});
+      gradients.push_back(span(own.dgates, p.rows * p.gates() * p.hidden));
+      if (i > 0 && p.mode == PRNN_GRU) gradients.push_back(span(own.dcandidate, p.rows * p.hidden));
     }
     if (by_chunks) {
       set_chunks(Pass::kBackward, first, count, &params);
@@ -405,18 +405,14 @@ class BackwardData : LayerRun {
                      "the kernel that transposes the gates' matrices");
       return view(copy, gates * pitch, true);
     }
-    return view(pitch > p.hidden ? pad(weights, gates, width, copy) : weights, width);
-  }
-
-  // The gates' matrices with zeros between them, as far apart as the gates' gradients are: one product then adds up all
-  // gates, in float.
-  const void* pad(const void* weights, int64_t gates, int64_t width, char* copy) {
-    const int64_t used = p.hidden * width, pitch = padded * width;
-    copy_rows(copy, pitch, weights, used, used, gates);
-    require_launch(cudaMemset2DAsync(at(copy, used), static_cast<size_t>(pitch * element), 0,
-                                     static_cast<size_t>((pitch - used) * element), static_cast<size_t>(gates), stream),
+    if (pitch == p.hidden) return view(weights, width);
+    // With zeros between the gates, one product adds up all of them, in float.
+    const int64_t used = p.hidden * width, row = pitch * width;
+    copy_rows(copy, row, weights, used, used, gates);
+    require_launch(cudaMemset2DAsync(at(copy, used), static_cast<size_t>(row * element), 0,
+                                     static_cast<size_t>((row - used) * element), static_cast<size_t>(gates), stream),
                    "a memset");
-    return copy;
+    return view(copy, width);
   }
 
   const RnnBackwardDataArgs& args_;

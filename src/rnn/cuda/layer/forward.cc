@@ -60,8 +60,10 @@ class Forward : LayerRun {
     void* const xw = p.training ? saved.directions[last * p.recurrences() + first].products : work.xw[direction];
     if (p.has_input_matrices(layer)) {
       multiply_input(layer, first, p.rows, input, xw);
-    } else {
-      copy_to_gates(input, xw);
+    } else {  // x for every gate
+      for (int64_t g = 0; g < p.gates(); ++g) {
+        copy_rows(at(xw, g * p.hidden), p.gates() * p.hidden, input, p.hidden, p.hidden, p.rows);
+      }
     }
     if (adds_states()) add_states(layer, direction, xw, gate_rows);
     return xw;
@@ -96,13 +98,6 @@ class Forward : LayerRun {
     multiply(p.max_batch(), gate_rows, p.projection, 1, view(states, p.projection), view(recurrent, p.projection, true),
              0, products, PRNN_DATA_FLOAT, gate_rows);
     return products;
-  }
-
-  // xw <- x for every gate, [rows, G H].
-  void copy_to_gates(const void* input, void* xw) {
-    for (int64_t g = 0; g < p.gates(); ++g) {
-      copy_rows(at(xw, g * p.hidden), p.gates() * p.hidden, input, p.hidden, p.hidden, p.rows);
-    }
   }
 
   // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite. An LSTM's kernels do it, where
@@ -140,7 +135,7 @@ class Forward : LayerRun {
     params.xw_gate = xw_gate(first);
     params.dropout_scale = dropout_scale();
     const bool by_chunks = is_chunked(plan.together.forward.shape);
-    std::vector<Elements> published;
+    std::vector<Span> published;
     const void* below = nullptr;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
@@ -169,14 +164,14 @@ class Forward : LayerRun {
       }
       own.gates = saved.directions[layer].gates;  // this and the next NULL in inference
       own.cells = saved.directions[layer].cells;
-      published.push_back({own.y, p.rows * p.hidden});
+      published.push_back(span(own.y, p.rows * p.hidden));
       if (i > 0 && drops_projected()) {
         own.projection =
             chunked_projection(args_.w, layer - 1, i - 1, saved.outputs[layer - 1], saved.inputs[layer - 1]);
       } else if (drops() && !merges() && i + 1 < count) {
         params.dropout[i].dropped = saved.inputs[layer];
         params.dropout[i].kept = dropout_mask(first, i);
-        published.push_back({saved.inputs[layer], p.rows * p.hidden});
+        published.push_back(span(saved.inputs[layer], p.rows * p.hidden));
       }
       below = published.back().first;
     }
@@ -249,24 +244,28 @@ class Forward : LayerRun {
       void* const y = at(output_of(half.layer), rows_of(half).base * p.hidden);
       params.direction[i] = direction_of(half, 0, input_products(half), y);
     }
-    std::vector<Elements> exchanged;
+    std::vector<Span> exchanged;
     for (int i = 0; i < launch.count; ++i) {
       ForwardDirection& dir = params.direction[i];
       const Rows rows = rows_of(launch.half[i]);
       if (!shape.exchanges_rows()) {
         dir.exchange = work.exchange[0];
-        exchanged.push_back({dir.exchange, launch.half[i].steps * params.sizes.exchange_columns() * padded});
+        exchanged.push_back(span(dir.exchange, launch.half[i].steps * params.sizes.exchange_columns() * padded));
         continue;
       }
       const bool in_y = exchanges_in(shape, dir.y);
       dir.exchange = in_y ? dir.y : at(work.exchange[0], rows.base * padded);
       if (in_y) dir.y = nullptr;
-      exchanged.push_back({at(dir.exchange, (rows.first - rows.base) * padded), rows.count * padded});
+      exchanged.push_back(span(at(dir.exchange, (rows.first - rows.base) * padded), rows.count * padded));
     }
     fill_all_empty(exchanged);
     require_launch(launch_kernel(shape, params, stream), "the resident forward kernel");
     for (int i = 0; i < launch.count && varies; ++i) {
-      if (launch.half[i].is_first()) copy_ended_states(launch.half[i].layer);
+      if (!launch.half[i].is_first()) continue;
+      // The last states of sequences that end in the first half; the second half writes the others.
+      const int64_t layer = launch.half[i].layer;
+      copy_states(work.carried_h[layer], h_state(args_.hy, layer, 0));
+      if (p.mode == PRNN_LSTM) copy_states(work.carried_c[layer], c_state(args_.cy, layer, 0));
     }
   }
 
@@ -282,12 +281,6 @@ class Forward : LayerRun {
     void* const xw = p.training ? saved.directions[layer].products : work.xw[0];
     multiply_input(layer, 0, rows.count, at(input, rows.first * width), at(xw, rows.first * xw_row(layer)));
     return at(xw, rows.base * xw_row(layer));
-  }
-
-  // The last states of sequences that end in the first half; the second half writes the others.
-  void copy_ended_states(int64_t layer) {
-    copy_states(work.carried_h[layer], h_state(args_.hy, layer, 0));
-    if (p.mode == PRNN_LSTM) copy_states(work.carried_c[layer], c_state(args_.cy, layer, 0));
   }
 
   void run_layer(int64_t layer, const void* input, void* output) {
@@ -326,7 +319,11 @@ class Forward : LayerRun {
       require_launch(launch_kernel(plan.shape.forward, params, stream), "the resident forward kernel");
     });
     for (int64_t d = 0; d < p.recurrences() && merges(); ++d) project(layer, d, output);
-    if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
+    const bool gives_cells = layer + 1 == p.layers && p.extras.cells != nullptr;
+    for (int64_t d = 0; d < p.recurrences() && gives_cells; ++d) {
+      copy_rows(at(p.extras.cells, d * p.hidden), p.recurrences() * p.hidden,
+                saved.directions[layer * p.recurrences() + d].cells, p.hidden, p.hidden, p.rows);
+    }
   }
 
   // A layer of one direction and a uniform batch, a launch or two for each timestep.
@@ -366,14 +363,6 @@ class Forward : LayerRun {
       }
       step.h = y;
       step.carried = carried;
-    }
-  }
-
-  // c of every timestep, for the caller.
-  void copy_cells(int64_t layer) {
-    for (int64_t d = 0; d < p.recurrences(); ++d) {
-      copy_rows(at(p.extras.cells, d * p.hidden), p.recurrences() * p.hidden,
-                saved.directions[layer * p.recurrences() + d].cells, p.hidden, p.hidden, p.rows);
     }
   }
 

@@ -154,29 +154,27 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
   const int64_t least_above = is_gated && !is_lone(p) ? std::min(at_once, p.layers) : 0,
                 above = keeps_gates && is_gated ? p.layers : least_above;
-  const int64_t dgates = p.rows * gates * padded_hidden(p) * element, of_gradients = gradient_bytes(p),
-                of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0,
+  const int64_t candidates = (shares_rows ? p.hidden : p.rows * padded_hidden(p)) * gates * element,
+                of_gradients = gradient_bytes(p), of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0,
                 products = p.rows * p.hidden * gates * element;
-  for (int64_t place = 0; place < p.layers + above; ++place) {
-    const bool has_gates = place < p.layers, has_gradients = place >= above;
-    for (int64_t d = 0; d < p.recurrences(); ++d) {
-      const int64_t bytes = std::max(has_gates ? of_gates : 0, has_gradients ? of_gradients : 0);
-      char* const start = arena.take<char>(bytes);
-      if (place < p.layers + least_above) places_.push_back({start, bytes});
-      if (has_gates && is_gated) directions[place * p.recurrences() + d].gates = start;
-      if (has_gradients) {
-        PerDirection& own = directions[(place - above) * p.recurrences() + d];
-        own.dgates = start;
-        own.dcandidate =
-            is_gru && start != nullptr ? start + (shares_rows ? gates * p.hidden * element : dgates) : nullptr;
-      }
-      // Layer l + 1 writes its gates later, unless it runs together with this one. Side by side, it is writing those of
-      // earlier timesteps, which for a GRU are longer than the products: they lie at the place's end.
-      if (place >= is_gated && place - is_gated < p.layers) {
-        const bool at_end = plan.together.forward.are(Schedule::kSideBySide) && is_gru && start != nullptr;
-        directions[(place - is_gated) * p.recurrences() + d].products = start + (at_end ? of_gates - products : 0);
-      }
-    }
+  std::vector<char*> starts;  // of places, each with room for all recurrences of a layer
+  for (int64_t i = 0; i < (p.layers + above) * p.recurrences(); ++i) {
+    const int64_t place = i / p.recurrences();
+    const int64_t bytes = std::max(place < p.layers ? of_gates : 0, place >= above ? of_gradients : 0);
+    starts.push_back(arena.take<char>(bytes));
+    if (place < p.layers + least_above) places_.push_back({starts.back(), bytes});
+  }
+  // Layer l + 1 writes its gates later, unless it runs together with this one. Side by side, it is writing those of
+  // earlier timesteps, which for a GRU are longer than the products: they lie at the place's end.
+  const bool at_end = plan.together.forward.are(Schedule::kSideBySide) && is_gru;
+  const auto behind = [](char* start, int64_t bytes) { return start == nullptr ? nullptr : start + bytes; };
+  for (size_t i = 0; i < directions.size(); ++i) {
+    const size_t gradients = i + static_cast<size_t>(above * p.recurrences()),
+                 later = i + static_cast<size_t>(is_gated ? p.recurrences() : 0);
+    if (is_gated) directions[i].gates = starts[i];
+    directions[i].dgates = starts[gradients];
+    if (is_gru) directions[i].dcandidate = behind(starts[gradients], candidates);
+    if (later < starts.size()) directions[i].products = behind(starts[later], at_end ? of_gates - products : 0);
   }
   const bool drops = p.dropout.probability > 0;
   for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
@@ -445,10 +443,8 @@ ChunkedArrays LayerRun::chunked_arrays(Pass pass, int64_t first, int64_t count) 
   Arena rest(pass == Pass::kForward ? work.exchange[0] : work.chunked);
   char* const between = work.between.empty() ? nullptr : work.between[0];
   ChunkedArrays arrays(p, pass, count, spare_in(pass, p, saved, between, first + count - 1), &rest);
-  std::vector<Elements> exchanged;
-  for (char* const exchange : arrays.exchange) {
-    exchanged.push_back({exchange, chunked_exchange_bytes(p, pass) / element});
-  }
+  std::vector<Span> exchanged;
+  for (char* const exchange : arrays.exchange) exchanged.push_back({exchange, chunked_exchange_bytes(p, pass)});
   fill_all_empty(exchanged);
   clear(work.progress, 2 * kWavefrontLayers * int64_t{sizeof(unsigned)});
   return arrays;
@@ -502,13 +498,12 @@ void LayerRun::fill_empty(void* exchange, int64_t elements) const {
   require_launch(cudaMemsetAsync(exchange, 0xFF, static_cast<size_t>(elements * element), stream), "a memset");
 }
 
-void LayerRun::fill_all_empty(std::vector<Elements> arrays) const {
-  std::sort(arrays.begin(), arrays.end(), [](const Elements& a, const Elements& b) { return a.first < b.first; });
+void LayerRun::fill_all_empty(std::vector<Span> arrays) const {
+  std::sort(arrays.begin(), arrays.end(), [](const Span& a, const Span& b) { return a.first < b.first; });
   for (size_t i = 0; i < arrays.size();) {
-    int64_t count = 0;
-    const size_t first = i;
-    while (i < arrays.size() && arrays[i].first == at(arrays[first].first, count)) count += arrays[i++].count;
-    fill_empty(arrays[first].first, count);
+    Span all{arrays[i].first, 0};
+    while (i < arrays.size() && arrays[i].first == all.first + all.bytes) all.bytes += arrays[i++].bytes;
+    fill_empty(all.first, all.bytes / element);
   }
 }
 

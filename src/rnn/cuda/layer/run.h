@@ -311,12 +311,9 @@ struct LayerRun {
   void clear(void* first, int64_t bytes) const;
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
-  struct Elements {
-    void* first;
-    int64_t count;
-  };
+  Span span(void* first, int64_t elements) const { return {static_cast<char*>(first), elements * element}; }
   // Fills arrays that lie one after the other together.
-  void fill_all_empty(std::vector<Elements> arrays) const;
+  void fill_all_empty(std::vector<Span> arrays) const;
 
   // Calls launch(sizes, first recurrence, pass) for every launch of a layer: passes over the batch, and, where not all
   // heads and directions run at once, some after the others.
