@@ -12,7 +12,6 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/call.h"
 #include "rnn/cuda/backend.h"
-#include "rnn/plan/backend_choice.h"
 #include "rnn/plan/canonical.h"
 #include "rnn/validate.h"
 

@@ -2,7 +2,6 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/backend.h"
 #include "rnn/cudnn/backend.h"
-#include "rnn/plan/backend_choice.h"
 
 namespace prnn {
 

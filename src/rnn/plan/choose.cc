@@ -222,12 +222,6 @@ int64_t padded_hidden(const RnnProblem& problem) {
   return ceil_div(problem.hidden, unit) * unit;
 }
 
-int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward) {
-  const int64_t batch = problem.max_batch(), per_pass = backward.batch_per_pass();
-  const int64_t whole = (batch - 1) / per_pass;  // passes before the last one
-  return whole * backward.replicas + ReplicaShares(backward, batch - whole * per_pass).replicas;
-}
-
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   if (problem.takes_gates() && !row.is_legacy()) return plan_of_gates(row, problem);
   RnnPlan plan;
@@ -255,6 +249,28 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   plan_side_by_side(row, problem, &chosen);
   chosen.cudnn = compare_with_cudnn(row, problem, chosen);
   return chosen;
+}
+
+BackendChoice choose_backend(const RnnProblem& problem, const RnnPlan& plan, prnnRNNBackend_t wanted) {
+  const char* const lacks = why_not(Schedule::kCudnn, Pass::kBackward, problem.needs());
+  BackendChoice choice;
+  choice.resident =
+      plan.runnable && (wanted == PRNN_BEST_BACKEND || (wanted == PRNN_PERSISTENT_BACKEND && plan.resident));
+  choice.cudnn = lacks == nullptr && wanted != PRNN_PERSISTENT_BACKEND;
+  if (wanted == PRNN_CUDNN_BACKEND) {
+    choice.reason = lacks != nullptr ? lacks : plan.reason.empty() ? "PRNN_CUDNN_BACKEND was asked for" : plan.reason;
+  } else if (plan.runnable && !choice.resident) {
+    choice.reason = "the weights of the layer do not stay on the chip, which has room for " +
+                    (plan.largest_hidden > 0 ? "hidden sizes up to " + std::to_string(plan.largest_hidden) : "none") +
+                    ": a kernel for each timestep would run it";
+  } else if (!choice.resident) {
+    choice.reason = plan.reason + (wanted == PRNN_BEST_BACKEND && lacks != nullptr ? std::string("; ") + lacks : "");
+  } else if (choice.cudnn && (problem.training ? plan.cudnn.training : plan.cudnn.inference)) {
+    choice.reason = plan.cudnn.sentence;
+  } else {
+    choice.resident_first = true;
+  }
+  return choice;
 }
 
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {

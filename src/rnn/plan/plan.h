@@ -80,6 +80,18 @@ struct RnnPlan {
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
+// The choice of the backend that serves a call: the one place that decides it, for calls, queries and the library that
+// stands in for cuDNN.
+struct BackendChoice {
+  bool resident = false;        // the resident kernels may serve the call
+  bool cudnn = false;           // cuDNN may, where there is one
+  bool resident_first = false;  // else cuDNN comes first
+  std::string reason;           // one sentence unless the resident kernels come first
+};
+
+// For a problem and its plan, whose reason says so where the GPU has no row.
+BackendChoice choose_backend(const RnnProblem& problem, const RnnPlan& plan, prnnRNNBackend_t wanted);
+
 // The shapes alone; false if the layer does not fit.
 bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape);
 
@@ -88,9 +100,6 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
 
 // Blocks that the row keeps resident at once in clusters of this size.
 int resident_blocks(const GpuRow& row, int cluster);
-
-// Partial sums of the bias gradients that the backward kernels leave, of each layer and direction.
-int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 
 // The mma engine for a pass, whose kernels know resets and masks only where there are any.
 inline Engine mma_engine(const RnnProblem& problem, Pass pass) {

@@ -25,6 +25,13 @@ int64_t most_steps(const RnnProblem& problem) {
   return problem.hidden > 1024 ? 1 : 2;
 }
 
+// Partial sums of the bias gradients that the backward kernels leave for a layer alone.
+int64_t partials_alone(const RnnProblem& problem, const ResidentShape& backward) {
+  const int64_t batch = problem.max_batch(), per_pass = backward.batch_per_pass();
+  const int64_t whole = (batch - 1) / per_pass;  // passes before the last one
+  return whole * backward.replicas + ReplicaShares(backward, batch - whole * per_pass).replicas;
+}
+
 // Layers alone or as wavefronts, backward from the highest to the lowest that is not frozen.
 std::vector<StackLaunch> launches_in_order(const RnnProblem& p, const RnnPlan& plan, Pass pass, bool aligned) {
   const LayersTogether& wavefront = plan.together[pass];
@@ -73,7 +80,7 @@ std::vector<int64_t> bias_partials(const RnnProblem& problem, const RnnPlan& pla
     // A layer alone in a stack by chunks leaves as many as the others.
     const bool together = launch.schedule == Schedule::kWavefront || by_chunks;
     const int64_t of_layer =
-        together ? plan.together.backward.shape.replicas : bias_partials(problem, plan.shape.backward);
+        together ? plan.together.backward.shape.replicas : partials_alone(problem, plan.shape.backward);
     std::fill_n(partials.begin() + launch.first, launch.count, of_layer);
   }
   return partials;
