@@ -274,10 +274,10 @@ def test_what_captured_calls_need_is_run_once_a_thread(monkeypatch: pytest.Monke
         assert library is handle(self.device)
         return self.with_backend(BACKENDS["persistent"]), self.with_backend(BACKENDS["cudnn"])
 
-    def run_step(data: Any, weights: Any, sizes: Any, seed: None, config: Config, training: bool) -> None:
+    def run_step(data: Any, weights: Any, sizes: Any, seed: None, training: bool, config: Config) -> None:
         assert config.backend == BACKENDS["cudnn"]
         made.append((threading.get_ident(), len(sizes), training))
-        step(data, weights, sizes, seed, config, training)
+        step(data, weights, sizes, seed, training, config)
 
     module = small()
     x, _ = data_of(module)

@@ -1,6 +1,7 @@
 """A prepared recurrent call: a thread's layer, and what it needs for sequences of one size, forward and backward."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ _MANY_STATES = 8192
 
 Data = tuple[Tensor, Tensor | None, Tensor | None]  # input, hx and cx
 # reset, in the layout of input; the masks of zoneout, in the layout of input, and of the recurrence, (L D, N, H); the
-# seed of dropout, which counts the calls; and lengths on the device, of an LSTM that takes gates.
+# seed of dropout, which counts the calls; and lengths on the device of an LSTM that takes gates (others' do not count).
 Options = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 NO_OPTIONS: Options = (None, None, None, None, None)
 # A tensor at whose address the packed weights begin; of an LSTM that takes gates each of them.
@@ -199,7 +200,8 @@ class Call:
         packed: Any = weights
         given = None
         if stack.has_options:
-            packed, given, _kept = _with_options(weights, options, data)
+            zoneout = options[1] if stack.takes_gates else None  # other layers do not read it again
+            packed, given, _kept = _with_options(weights, (options[0], zoneout, *options[2:]), data)
         x_strides = dy_strides = (0, 0)
         if not sequences.is_padded:
             input, dy = input.contiguous(), dy.contiguous()
@@ -209,7 +211,10 @@ class Call:
             dy_strides = dy.stride(0) * itemsize, dy.stride(1) * itemsize
         workspace_size = rnn.backward_space(library, sequences, dcells is not None, dx is not None)
         workspace = stack.workspace(workspace_size, input)
-        initial = self._initial(hx, sequences.batch, input) if dw is not None else hx
+        initial, batch = hx, sequences.batch  # the states that the weights' gradients begin with
+        is_large = batch * stack.hidden_size >= _MANY_STATES and stack.config.backend == BACKENDS["cudnn"]
+        if dw is not None and hx is None and is_large:
+            initial = input.new_zeros(stack.states, batch, stack.state_size)
         at_hx, at_cx, at_dhy, at_dcy, at_dcells, at_dx, at_dhx, at_dcx, at_initial, at_dw = [
             0 if tensor is None else tensor.data_ptr()
             for tensor in (hx, cx, dhy, dcy, dcells, dx, dhx, dcx, initial, dw)
@@ -221,31 +226,16 @@ class Call:
         )
         return dx if wanted[0] else None, dhx, dcx, dw
 
-    def _initial(self, hx: Tensor | None, batch: int, input: Tensor) -> Tensor | None:
-        """The states that the weights' gradients begin with."""
-        stack = self.stack
-        if hx is None and batch * stack.hidden_size >= _MANY_STATES and stack.config.backend == BACKENDS["cudnn"]:
-            return input.new_zeros(stack.states, batch, stack.state_size)
-        return hx
-
 
 def prepare(
-    stack: Layer,
-    sequences: "_C.Sequences",
-    data: Data,
-    weights: Sequence[Tensor],
-    seed: Tensor | None,
-    training: bool,
+    stack: Layer, sequences: "_C.Sequences", data: Data, weights: Sequence[Tensor], seed: Tensor | None, training: bool
 ) -> Call:
     """Returns what serves eager calls of a size in this thread: for a layer with backend="best" the backend that was
     chosen, or, with torch.backends.cudnn.benchmark, measured. The first call of a size runs others, too, on data of the
     same size. data: input, packed or (T, N, I), hx and cx."""
     library = handle(stack.device)
     stack.follow_precision()
-
-    def run(config: Config) -> None:
-        _run_step(data, weights, sequences, seed, config, training)
-
+    run = partial(_run_step, data, weights, sequences, seed, training)
     if _fails(stack, sequences):
         config = stack.with_backend(BACKENDS["cudnn"])
     elif is_benchmark():
@@ -301,8 +291,8 @@ def _run_step(
     weights: Sequence[Tensor],
     sequences: "_C.Sequences",
     seed: Tensor | None,
-    config: Config,
     training: bool,
+    config: Config,
 ) -> None:
     """A call for its time, and for what it leaves ready: with data of these sizes, packed, and in training with its
     backward pass and a gradient of everything."""
@@ -326,11 +316,6 @@ def make_ready(call: Call, sequences: "_C.Sequences", data: Data, weights: Seque
     if call.given == stack.config or not stack.is_small or stack in call.ready:
         return
     call.ready.add(stack)
-    given = layer(call.given, stack.dtype, stack.input_size, stack.device)
-    given.follow_precision()
-
-    def run(config: Config) -> None:
-        _run_step(data, weights, sequences, None, config, True)
-
+    given = _with(stack, call.given)
     with device_of(data[0]):
-        _ready_config(given, sequences, run, True)
+        _ready_config(given, sequences, partial(_run_step, data, weights, sequences, None, True), True)

@@ -86,9 +86,10 @@ class EagerCall(NamedTuple):
         for gradient in gradients:
             is_direct = is_direct and (gradient is None or is_plain(gradient))
         input, hx, cx, output, reserve, *weights = ctx.saved_tensors
-        reset = zoneout = recurrent = seed = lengths = None
+        options: Any = NO_OPTIONS
         if ctx.has_options:
-            reset, zoneout, recurrent, seed, lengths, *weights = weights
+            options, weights = weights[:5], weights[5:]
+        reset, zoneout, recurrent, seed, lengths = options
         call, sequences, data = self.call, self.sequences, (input, hx, cx)
         if call.thread is not this_thread.token:
             stack = call.stack
@@ -111,16 +112,14 @@ class EagerCall(NamedTuple):
                 reserve = ctx.later_reserve
             elif ctx.has_run and stack.spends_reserve(handle(stack.device), sequences, reserve.numel()):
                 # A pass before has overwritten it (retain_graph=True).
-                options = (reset, zoneout, recurrent, _seed_of_same_call(seed), lengths)
+                seed = None if seed is None else torch.stack([seed[0], seed[1] - 1])  # before it had counted the call
                 size = stack.rnn.reserve_size(handle(stack.device), sequences)
-                reserve = call.forward(sequences, data, packed, options, size)[3]
+                reserve = call.forward(sequences, data, packed, (*options[:3], seed, lengths), size)[3]
                 if not stack.spends_reserve(handle(stack.device), sequences, size):
                     ctx.later_reserve = reserve
             wanted = (*needs[:3], True in needs[3:])
-            zoneout = zoneout if stack.takes_gates else None
             if is_direct:
                 ctx.has_run = True
-                options = (reset, zoneout, recurrent, None, lengths)
                 results = call.backward(sequences, gradients, data, packed, options, output, reserve, wanted)
             else:
                 batch_sizes, of_host = _tensors_of(sequences, input)
@@ -135,11 +134,6 @@ class EagerCall(NamedTuple):
 def _cast(tensors: Sequence[Tensor | None], dtypes: Sequence[torch.dtype | None]) -> Gradients:
     input, hx, cx, rest = (None if x is None else x.to(dtype) for x, dtype in zip(tensors, dtypes, strict=True))
     return input, hx, cx, rest
-
-
-def _seed_of_same_call(seed: Tensor | None) -> Tensor | None:
-    """The seed before it had counted the call."""
-    return None if seed is None else torch.stack([seed[0], seed[1] - 1])
 
 
 def _tensors_of(sequences: "_C.Sequences", input: Tensor) -> tuple[Tensor | None, Tensor | None]:

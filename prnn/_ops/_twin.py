@@ -22,7 +22,7 @@ from torch import Tensor
 from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._modes import GATES
-from prnn._ops._call import Call, Data, Options, Weights
+from prnn._ops._call import Call, Data, Weights
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 
@@ -241,21 +241,12 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], inf
         given = (data["x"], data["hx"], data["cx"])
     found: dict[str, Tensor | None] = {}
 
-    def options(is_backward: bool = False) -> Options:
-        seed = data.get("seed")
-        return (
-            data.get("reset"),
-            None if is_backward and not stack.takes_gates else data.get("zoneout"),
-            data.get("recurrent"),
-            None if seed is None or is_backward else seed.clone(),  # which counts the call
-            data.get("lengths"),
-        )
-
+    options = (data.get("reset"), data.get("zoneout"), data.get("recurrent"), data.get("seed"), data.get("lengths"))
     if infers:
-        y, hy, cy, *_ = Call(stack, sequences, False).forward(sequences, given, weights, options())
+        y, hy, cy, *_ = Call(stack, sequences, False).forward(sequences, given, weights, options)
         found |= {f"{name}{_INFERRED}": value for name, value in zip(("y", "hy", "cy"), (y, hy, cy), strict=True)}
     call = Call(stack, sequences, True)
-    y, hy, cy, reserve, cells = call.forward(sequences, given, weights, options())
+    y, hy, cy, reserve, cells = call.forward(sequences, given, weights, options)
     assert reserve is not None
     dcy = data.get("dcy")
     if stack.cell_states > stack.states:
@@ -267,9 +258,7 @@ def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], inf
         dcy = dcy / 4
         dcy[2::3] = dcy[0::3] * cy[0::3] + dcy[1::3] * cy[1::3]
     gradients = (data["dy"], data["dhy"], dcy, data.get("dcells"))
-    dx, dhx, dcx, dw = call.backward(
-        sequences, gradients, given, weights, options(is_backward=True), y, reserve, [True] * 4
-    )
+    dx, dhx, dcx, dw = call.backward(sequences, gradients, given, weights, options, y, reserve, [True] * 4)
     found |= {"y": y, "hy": hy, "cy": cy, "cells": cells, "dx": dx, "dhx": dhx, "dcx": dcx, "dw": dw}
     return {name: value for name, value in found.items() if value is not None and value.numel() > 0}
 

@@ -173,8 +173,7 @@ def _rnn(*given: Any) -> tuple[Tensor, ...]:
         packed = pack_weights(weights, stack, input)
         call = Call(operators_layer(stack, sequences, training), sequences, training)
         zoneout, recurrent = masks or (None, None)
-        own_lengths = lengths if stack.takes_gates else None
-        options = (reset, zoneout, recurrent, seed if config.dropout > 0 else None, own_lengths)
+        options = (reset, zoneout, recurrent, seed if config.dropout > 0 else None, lengths)
         y, hy, cy, reserve, cells = call.forward(sequences, (input, hx, cx), packed, options, reserve_size)
     if reserve is None:
         reserve = input.new_empty(0, dtype=torch.uint8)
@@ -203,10 +202,8 @@ def _rnn_backward(*given: Any) -> tuple[Tensor, ...]:
         if stack.spends_reserve(handle(input.device), sequences, reserve.numel()):
             reserve = reserve.clone()  # of which the schema says that it is not written to
         zoneout, recurrent = masks or (None, None)
-        of_gates = (zoneout, lengths) if stack.takes_gates else (None, None)
-        options = (reset, of_gates[0], recurrent, None, of_gates[1])
-        call = Call(stack, sequences, True)
-        results = call.backward(sequences, gradients, (input, hx, cx), packed, options, output, reserve, wanted)
+        others = (packed, (reset, zoneout, recurrent, None, lengths), output, reserve, wanted)
+        results = Call(stack, sequences, True).backward(sequences, gradients, (input, hx, cx), *others)
     return _all_tensors(input, results)
 
 
