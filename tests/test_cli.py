@@ -512,6 +512,13 @@ def test_bench_of_gpus_has_a_program(capsys: pytest.CaptureFixture[str], family:
     assert f"usage: prnn bench {family} " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("table", ["--modules", "--tune", "--layer-norm"])
+def test_bench_refuses_json_of_tables_without(capsys: pytest.CaptureFixture[str], table: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "--device", "gpu", "rnn", table, "--json", "rows.json"])
+    assert "--json has the rows beside cuDNN" in capsys.readouterr().err
+
+
 def test_bench_offers_what_its_programs_know() -> None:
     """Choices stand in the command lines, which are made without torch, and what they are in the programs."""
     from prnn.bench import command_lines, decode, rnn_backends, rnn_heads, train_gpu

@@ -56,6 +56,10 @@ def points(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]
 def main() -> None:
     parser = command_lines.rnn_gpu()
     arguments = parser.parse_args()
+    if arguments.json and (arguments.modules is not None or arguments.tune or arguments.layer_norm):
+        parser.error(
+            "--json has the rows beside cuDNN and those of slstm; --modules, --tune and --layer-norm have none"
+        )
     require_gpu(parser)
     if arguments.modules is not None:
         return rnn_modules.compare(arguments.modules, arguments.steps, arguments.repeats)
