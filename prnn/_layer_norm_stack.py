@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from prnn._C import Sequences
 from prnn._compiler import disable
 from prnn._layer_arguments import check_not_empty, is_autocast
 from prnn._modes import NORMALIZE
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config
-from prnn._ops._segments import Group, cut, run_padded
+from prnn._ops._segments import cut, groups
 from prnn._ops._segments import run as run_segments
 from prnn._ops._sequences import sequences_of, unpack
 from prnn._ops._torch_private import assert_async
@@ -87,18 +88,15 @@ def _lengths_on_device(lengths: Tensor, input: Tensor) -> Tensor:
         is_right = ((lengths >= 1) & (lengths <= steps)).all()
         assert_async(is_right, "lengths must be 1 to the number of timesteps of input")
     elif lengths.device.type == "cpu":
-        for place, length in enumerate(lengths.tolist()):
-            if not 1 <= length <= steps:
-                raise ValueError(f"lengths[{place}] is {length}; it must be 1 to {steps}, the timesteps of input")
+        sequences = sequences_of(input, None, lengths)  # which checks them
         if input.is_cuda and torch.cuda.is_current_stream_capturing():  # which a copy from the host cannot be part of
-            return _constant_lengths(lengths, input)
+            return _constant_lengths(sequences, input)
     return lengths.to(input.device, torch.int32, non_blocking=True)
 
 
-def _constant_lengths(lengths: Tensor, input: Tensor) -> Tensor:
+def _constant_lengths(sequences: Sequences, input: Tensor) -> Tensor:
     """From a padded batch of ones, whose sizes are the copy's constants."""
     steps, batch = input.shape[:2]
-    sequences = sequences_of(input, None, lengths)
     if not sequences.is_padded:
         return torch.full((batch,), steps, dtype=torch.int32, device=input.device)
     ones = torch.ones(sequences.rows, 1, dtype=torch.int32, device=input.device)
@@ -195,10 +193,10 @@ def _run_with_resets(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """stack(input, states, lengths, masks) of sequences that start anew where `reset`, (T, N), is set, by kernels that
     know no resets. hx: h and c, and those of reset_hx."""
-    if reset is not None and reset.numel() > 0 and input.size(0) > 1:
-        return _run_cut(stack, input, hx, lengths, masks, reset, directions)
     h, c = hx[:2]
-    if reset is not None and reset.numel() > 0:  # an agent acts: nothing to cut, and nothing to wait for
+    if reset is not None and input.size(0) > 1:
+        return _run_cut(stack, input, hx, lengths, masks, reset, directions)
+    if reset is not None:  # an agent acts: nothing to cut, and nothing to wait for
         h, c = (_initial_state(*pair, reset[0], directions) for pair in zip(hx[:2], hx[2:], strict=True))
     return stack(input, (h, c), lengths, masks)
 
@@ -214,19 +212,22 @@ def _run_cut(
     directions: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     segments = cut(reset, None, lengths)
-    zoneout, recurrent = segments.cut_masks(*masks)
+    zoneout, recurrent_mask = segments.cut_masks(*masks)
 
-    def call_group(input: Tensor, h: Tensor | None, c: Tensor | None, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        own = (
-            None if zoneout is None else group.pad(zoneout),
-            None if recurrent is None else recurrent[:, group.begin : group.end],
-        )
-        return stack(input, (h, c), group.lengths, own)
-
-    def call(
-        data: Tensor, h: Tensor | None, c: Tensor | None, _: Tensor, count: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return run_padded(call_group, data, h, c, segments)
+    def call(data: Tensor, h: Tensor | None, c: Tensor | None, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        all_groups = groups(segments)
+        results = []
+        for group in all_groups:
+            own = slice(group.begin, group.end)
+            states = None if h is None else h[:, own], None if c is None else c[:, own]
+            stays = None if zoneout is None else group.pad(zoneout)
+            kept = None if recurrent_mask is None else recurrent_mask[:, own]
+            results.append(stack(group.pad(data), states, group.lengths, (stays, kept)))
+        outputs, last_h, last_c = zip(*results, strict=True)
+        padded = torch.cat([output.flatten(0, 1) for output in outputs])
+        rows = torch.cat([group.rows.flatten() for group in all_groups])
+        packed = padded.new_zeros(data.size(0) + 1, padded.size(-1)).index_copy(0, rows, padded)[:-1]
+        return packed, torch.cat(last_h, 1), torch.cat(last_c, 1), packed.new_empty(0)
 
     output, hy, cy, _ = run_segments(call, input, hx[:2], hx[2:], segments, directions)
     return output, hy, cy

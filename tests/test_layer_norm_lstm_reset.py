@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from reference.layer_norm_lstm import layer_norm_lstm as reference
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
@@ -151,6 +152,29 @@ def test_masks_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     hx, anew = make_states(module, 1), make_states(module, 1)
     output, _ = module(torch.randn(5, 1, 5, **DOUBLE), hx, reset=reset, reset_hx=anew)
     torch.testing.assert_close(output, torch.stack([*[hx[0][0]] * 2, *[anew[0][0]] * 3]))
+
+
+def test_pieces_have_the_masks_of_their_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of zoneout for their timesteps, and one of the recurrence for all of a sequence."""
+    module, bernoulli, drawn = make_layer("gates", zoneout=0.3, recurrent_dropout=0.4), torch.Tensor.bernoulli, []
+
+    def draw(tensor: torch.Tensor, probability: float) -> torch.Tensor:
+        drawn.append(bernoulli(tensor, probability))
+        return drawn[-1].clone()
+
+    monkeypatch.setattr(torch.Tensor, "bernoulli", draw)
+    input, reset = torch.randn(9, 3, 5, **DOUBLE), torch.rand(9, 3) < torch.tensor([0.0, 0.3, 0.6])
+    output, (_, c) = module(input, reset=reset)
+    (zoneout, kept), (weight_ih, *weights) = drawn, module._packed_weights()
+    x = input @ weight_ih.T
+    for n in range(3):
+        starts = [0, *(t for t in range(1, 9) if reset[t, n]), 9]
+        pieces = [
+            reference(x[a:b, n : n + 1], None, None, *weights, zoneout[a:b, n : n + 1].double(), kept[0, n] / 0.6)
+            for a, b in pairwise(starts)
+        ]
+        torch.testing.assert_close(output[:, n : n + 1], torch.cat([y for y, _ in pieces]))
+        torch.testing.assert_close(c[0, n : n + 1], pieces[-1][1])
 
 
 def test_a_graph_breaks_where_sequences_are_cut() -> None:

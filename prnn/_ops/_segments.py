@@ -152,27 +152,6 @@ def groups(segments: Segments) -> list[Group]:
     return found
 
 
-def run_padded(
-    call: Callable[[Tensor, Tensor | None, Tensor | None, Group], tuple[Tensor, Tensor, Tensor]],
-    data: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    segments: Segments,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For run(), of layers that take padded sequences. call: (input (t, n, I), hx, cx, group) -> (output, hy, cy)."""
-    all_groups = groups(segments)
-    outputs, last_h, last_c = [], [], []
-    for group in all_groups:
-        h, c = (None if state is None else state[:, group.begin : group.end] for state in (hx, cx))
-        output, hy, cy = call(group.pad(data), h, c, group)
-        outputs.append(output.flatten(0, 1))
-        last_h.append(hy)
-        last_c.append(cy)
-    padded, rows = torch.cat(outputs), torch.cat([group.rows.flatten() for group in all_groups])
-    packed = padded.new_zeros(data.size(0) + 1, padded.size(-1)).index_copy(0, rows, padded)[:-1]
-    return packed, torch.cat(last_h, 1), torch.cat(last_c, 1), packed.new_empty(0)
-
-
 def run(
     call: Callable[[Tensor, Tensor | None, Tensor | None, Tensor, int], tuple[Tensor, ...]],
     input: Tensor,
