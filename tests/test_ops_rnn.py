@@ -107,10 +107,17 @@ def op_arguments(
     ],
 )
 def test_opcheck(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> None:
-    for extras, heads in ((False, 1), (True, 1), (False, 2)):
-        torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, extras, heads))
-    masks = {"GRU": 3, "LSTM": 0}.get(cell, 2)
-    torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, masks=masks))
+    torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad))
+
+
+@pytest.mark.usefixtures("filled_memory")
+@pytest.mark.parametrize(
+    ("cell", "layout", "train", "requires_grad"),
+    [("LSTM", "padded", False, True), ("GRU", "packed", True, False), ("RNN", "lengths", False, True)],
+)
+def test_opcheck_with_options(cell: str, layout: str, train: bool, requires_grad: bool) -> None:
+    for options in ({"extras": True}, {"heads": 2}, {"masks": {"GRU": 3, "LSTM": 0}.get(cell, 2)}):
+        torch.library.opcheck(RNN, op_arguments(cell, layout, 0.0, train, requires_grad, **options))
 
 
 @pytest.mark.usefixtures("filled_memory")
