@@ -8,9 +8,7 @@ import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pytest
-import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -72,8 +70,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
+# torch is imported by the workers alone, not by the process that they report to.
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
+    import numpy as np
+    import torch
+
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -82,12 +86,16 @@ def fixed_seeds() -> None:
 @pytest.fixture(autouse=True)
 def true_float32() -> None:
     """By default torch lets recurrent layers on a GPU round to tf32. Tests of it set the switch themselves."""
+    import torch
+
     torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture
 def precision_of_products() -> Iterator[None]:
     """For tests that set torch.backends.cuda.matmul's switch: afterwards it is as before."""
+    import torch
+
     before = torch.backends.cuda.matmul.allow_tf32
     yield
     torch.backends.cuda.matmul.allow_tf32 = before
@@ -97,5 +105,7 @@ def precision_of_products() -> Iterator[None]:
 def spare_gpu_memory() -> Iterator[None]:
     """Processes of tests share a GPU, and torch keeps what was freed for itself."""
     yield
+    import torch
+
     if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 1 << 30:
         torch.cuda.empty_cache()
