@@ -427,7 +427,7 @@ def test_autocast_leaves_float64_alone(cell: str) -> None:
     expected = flat(module(x))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(flat(module(x)), expected, rtol=0, atol=0)
-        with pytest.raises(ValueError, match=r"dtype torch\.float32.* torch\.float64"):
+        with pytest.raises(ValueError, match=r"dtype torch\.float64, but the weights have torch\.float32"):
             make(prnn.nn, cell, 3, 4)(x)
 
 
