@@ -134,7 +134,7 @@ class BackwardData : LayerRun {
     require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
   }
 
-  // A recurrence of a layer, or the half of its timesteps, as a direction of a launch.
+  // A recurrence of a layer, or one half of its timesteps, as a direction of a launch.
   BackwardDirection direction_of(const LayerHalf& half, int64_t d, const void* dy) {
     const int64_t layer = half.layer, row = p.gates() * padded;
     const Rows rows = rows_of(half);
@@ -190,7 +190,7 @@ class BackwardData : LayerRun {
     if (p.mode == PRNN_LSTM) copy_or_clear(dir->dcy, carried_c);
   }
 
-  // The gradients of a layer's outputs, made for the half of its timesteps.
+  // The gradients of a layer's outputs; makes those of this half of the timesteps.
   const void* gradients_of(const LayerHalf& half) {
     if (half.layer + 1 == p.layers) return args_.dy;
     const Rows rows = rows_of(half);

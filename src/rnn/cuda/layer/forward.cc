@@ -195,7 +195,7 @@ class Forward : LayerRun {
     if (hy != nullptr) project_rows(layer, 0, p.max_batch(), last_outputs(layer), hy);
   }
 
-  // A recurrence of a layer, or the half of its timesteps, as a direction of a launch.
+  // A recurrence of a layer, or one half of its timesteps, as a direction of a launch.
   ForwardDirection direction_of(const LayerHalf& half, int64_t d, const void* xw, void* y) {
     const int64_t layer = half.layer, recurrence = layer * p.recurrences() + d, row = rows_of(half).base;
     const bool begins = half.is_first(), ends = half.first + half.steps == p.steps();
@@ -269,7 +269,7 @@ class Forward : LayerRun {
     }
   }
 
-  // The input products of the half of a layer's timesteps, where those of a launch's first row are.
+  // Makes the input products of this half of a layer's timesteps; where those of the launch's first row are.
   const void* input_products(const LayerHalf& half) {
     const int64_t layer = half.layer, width = p.layer_input(layer);
     const Rows rows = rows_of(half);

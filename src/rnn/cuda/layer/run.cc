@@ -251,24 +251,22 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   const int64_t recurrences = p.recurrences(), of_states = p.max_batch() * p.hidden;
   const int64_t element = type_bytes(p.type), state = of_states * element, column = p.rows * element,
                 padded = column * padded_hidden(p);  // bytes
-  const auto layers_as = [](Schedule schedule, const LayersTogether& of) { return of.are(schedule) ? of.layers : 1; };
+  const auto in_launch = [](const LayersTogether& of) { return of.are(Schedule::kWavefront) ? of.layers : 1; };
+  const int64_t forward_layers = in_launch(of_forward), backward_layers = p.training ? in_launch(of_backward) : 1;
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that
   // runs step by step, not yet. Together, they all write, but what kernels by chunks write of layers with a projection
   // is not that. In training the outputs are in the reserve space.
-  const int64_t together = projects ? 1 : layers_as(Schedule::kWavefront, of_forward),
-                at_once = runs_step_by_step(p) ? 2 : together;
+  const int64_t at_once = runs_step_by_step(p) ? 2 : projects ? 1 : forward_layers;
   between = take_each(&shared, std::min(p.layers - 1, p.training ? 1 : at_once), column * recurrences * p.state());
-  const int with_masks =
-      std::max(layers_as(Schedule::kWavefront, of_forward), layers_as(Schedule::kWavefront, of_backward));
-  kept = take_each(&shared, p.dropout.probability > 0 ? with_masks - 1 : 0, p.rows * p.state() / 8);
+  const int64_t in_launches = std::max(forward_layers, backward_layers);
+  kept = take_each(&shared, p.dropout.probability > 0 ? in_launches - 1 : 0, p.rows * p.state() / 8);
   const bool by_chunks = is_chunked(of_forward.shape) || is_chunked(of_backward.shape);
   progress = shared.take<unsigned>(by_chunks ? 2 * kWavefrontLayers : 0);
   const bool in_halves = of_forward.are(Schedule::kSideBySide) || of_backward.are(Schedule::kSideBySide);
   carried_h = take_each(&shared, in_halves ? p.layers : 0, state);
   carried_c = take_each(&shared, in_halves ? p.layers : 0, state);
-  const int64_t forward_layers = of_forward.layers, backward_layers = p.training ? of_backward.layers : 1;
-  layers_at_once = merges ? std::max(forward_layers, backward_layers) : 1;
+  layers_at_once = merges ? in_launches : 1;
   const auto recurrences_of = [&](int64_t layers) { return merges && layers > 1 ? layers : recurrences; };
   const int64_t merged_bytes = merges ? p.gates() * p.hidden * p.hidden * element : 0;
   merged = take_each(&shared, recurrences_of(layers_at_once), merged_bytes);

@@ -145,7 +145,8 @@ struct Workspace {
   // Backward, data.
   char* input_weights;  // copies of a direction's input matrices, as BackwardData::gate_matrices() makes them
   float* sums;          // BackwardParams::sums
-  // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [N, H] and as many as there are states.
+  // With resets, per recurrence: floats, BackwardDirection::dreset_hx and dreset_cx, [N, H] and as many as there are
+  // states.
   std::vector<char*> reset_sums;
   char* chunked;  // the rest that ChunkedArrays take
   // Backward, weights.
@@ -262,7 +263,7 @@ struct LayerRun {
     params->masks = masks(layer, first, sizes.directions);
     for (int i = 0; i < sizes.directions; ++i) params->timesteps[i] = {sizes.table, sizes.steps, sizes.batch};
   }
-  // Each direction has the half of the timesteps of a layer.
+  // Each direction has one half of the timesteps of a layer.
   template <class Params>
   void set_sizes(const SideBySideLaunch& launch, const ResidentShape& shape, Params* params) const {
     params->sizes = sizes_of(shape, 0, p.max_batch(), launch.count);
