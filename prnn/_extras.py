@@ -1,12 +1,26 @@
 """The packages that parts of prnn need and prnn itself does not, and how they are installed."""
 
-# Extras of pyproject.toml; what is not here is of "asr".
-_EXTRAS = {"onnx": "export", "sounddevice": "microphone", "espeakng_loader": "digits", "av": "media"}
-_DISTRIBUTIONS = {
-    "espeakng_loader": "espeakng-loader",
-    "kaldi_native_fbank": "kaldi-native-fbank",
-    "yaml": "PyYAML",
+# A distribution -> the extra of pyproject.toml that has it.
+_EXTRAS = {
+    "av": "media",
+    "espeakng-loader": "digits",
+    "jax": "jax",
+    "jiwer": "asr",
+    "jsonargparse": "asr",
+    "kaldi-native-fbank": "asr",
+    "lhotse": "asr",
+    "lightning": "asr",
+    "matplotlib": "asr",
+    "onnx": "export",
+    "PyYAML": "asr",
+    "sentencepiece": "asr",
+    "sounddevice": "microphone",
+    "soundfile": "asr",
+    "soxr": "asr",
+    "tensorboard": "asr",
+    "urllib3": "asr",
 }
+_DISTRIBUTIONS = {"yaml": "PyYAML"}  # whose names are not their module's
 
 
 def is_installed(distribution: str) -> bool:
@@ -21,9 +35,11 @@ def is_installed(distribution: str) -> bool:
 
 
 def install_command(*modules: str) -> str:
-    """The command that brings modules, all of one extra: of the extra where prnn was installed, and of them alone where
-    it was built in place, since pip knows of no prnn there."""
+    """The command that brings modules, all of one extra or of none: of the extra where prnn was installed, and of them
+    alone where it was built in place, since pip knows of no prnn there."""
     tops = [module.partition(".")[0] for module in modules]
-    if is_installed("prnn"):
-        return f"pip install 'prnn[{_EXTRAS.get(tops[0], 'asr')}]'"
-    return "pip install " + " ".join(_DISTRIBUTIONS.get(top, top) for top in tops)
+    names = [_DISTRIBUTIONS.get(top, top.replace("_", "-")) for top in tops]
+    extra = _EXTRAS.get(names[0])
+    if extra is not None and is_installed("prnn"):
+        return f"pip install 'prnn[{extra}]'"
+    return f"pip install {' '.join(names)}"

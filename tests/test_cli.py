@@ -119,6 +119,8 @@ def test_an_error_names_the_program_once(
         (["onnx.checker"], "pip install onnx", "pip install 'prnn[export]'"),
         (["yaml", "kaldi_native_fbank"], "pip install PyYAML kaldi-native-fbank", "pip install 'prnn[asr]'"),
         (["espeakng_loader"], "pip install espeakng-loader", "pip install 'prnn[digits]'"),
+        (["jax.numpy"], "pip install jax", "pip install 'prnn[jax]'"),
+        (["sherpa_onnx"], "pip install sherpa-onnx", "pip install sherpa-onnx"),  # which no extra has
     ],
 )
 def test_what_installs_a_missing_package(

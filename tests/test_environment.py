@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from prnn import _extras
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 
@@ -209,6 +211,13 @@ def test_the_extras_name_all_that_is_imported(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", IMPORTS, ",".join(absent - {"prnn"}), ",".join(others - {"prnn"})]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_package_is_of_the_extra_that_has_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {
+        Requirement(requirement).name: extra for extra, requirements in extras.items() for requirement in requirements
+    } == _extras._EXTRAS
 
 
 def test_a_release_has_the_headers_of_the_oldest_jaxlib() -> None:
