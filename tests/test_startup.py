@@ -148,3 +148,17 @@ def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
     assert completed(script, "prnn", "transcribe", "/etc/host") == completed(script, "prnn", "train", "/etc/host")
     assert main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out == f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh on this machine")
+def test_completion_in_zsh(capsys: pytest.CaptureFixture[str]) -> None:
+    """As zsh's bashcompinit calls it; zsh leaves out itself what does not begin as the word does."""
+    assert main(["completion", "zsh"]) == 0
+    program = (
+        "autoload -U compinit && compinit -u -D\n"
+        f"{capsys.readouterr().out}\n"
+        "call() { emulate -L sh; COMP_WORDS=(prnn bench rnn --ta); COMP_CWORD=3; _prnn; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\"; }; call"
+    )
+    done = subprocess.run(["zsh", "-f", "-c", program], capture_output=True, text=True, check=True)
+    assert "--targets" in done.stdout.split(), done.stderr

@@ -19,7 +19,7 @@ _prnn() {{
   fi
   if [ "$command" = bench ]; then
     local family
-    for family in "${{COMP_WORDS[@]:2:COMP_CWORD-2}}"; do
+    for family in "${{COMP_WORDS[@]:2:$((COMP_CWORD-2))}}"; do
       case "$family" in
         {families}) command="bench $family"; break ;;
       esac
