@@ -20,7 +20,8 @@ from prnn._layer_arguments import (
     state_shapes,
 )
 from prnn._ops._torch_private import is_undisturbed
-from prnn._options import Layout, compute, configuration_of, in_layout_of_input, run_operator
+from prnn._options import compute, configuration_of, in_layout_of_input, run_operator
+from prnn._torch_on_cpu import run_torchs
 
 __all__ = ["CalledModule", "Sequences", "States"]
 
@@ -31,6 +32,7 @@ _NONE: Any = None  # of variables that hold many things
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
 _is_autocast, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
+_bfloat16 = torch.bfloat16
 _current_gpu, _is_capturing = torch.cuda.current_device, torch.cuda.is_current_stream_capturing
 
 
@@ -62,18 +64,17 @@ class CalledModule(torch.nn.Module):
         if calls is not None and calls.is_gpu and _current_gpu() != calls.index:
             with torch.cuda.device(calls.device):
                 return self._run(input, states, lengths, reset, names, return_cells)
-        batch_sizes = order = back = sequences = batch = max_batch = _NONE  # batch: None for one sequence
-        is_packed, is_time_second = isinstance(input, PackedSequence), False
+        batch_sizes = order = back = sequences = _NONE
+        is_packed, is_time_second, is_single = isinstance(input, PackedSequence), False, False
         if is_packed:
             input, batch_sizes, order, back = input
         hx, cx, reset_hx, reset_cx = states
         has_states = not (hx is cx is reset_hx is reset_cx is None)
-        others = (reset, *states) if has_states or reset is not None else ()
-        plain: Any = None if calls is None or input is None else calls.of_plain(self, (input, *others))
+        tensors = (input, reset, *states) if has_states or reset is not None else (input,)
+        plain: Any = None if calls is None or input is None else calls.of_plain(self, tensors)
         if plain is None:
-            check_tensor(input, "input")
-            for value, name in zip(others, ("reset", *names), strict=False):
-                if value is not None:
+            for value, name in zip(tensors, ("input", "reset", *names), strict=False):
+                if value is not None or name == "input":
                     check_tensor(value, name)
             plain = None, self._packed_weights(), False
         calls, weights, wants_grad = plain
@@ -89,7 +90,7 @@ class CalledModule(torch.nn.Module):
                 if sequences is None or (order is not None and order.size(0) != sequences.batch):
                     calls = sequences = None  # the operator says what is wrong
             batch = int(batch_sizes[0]) if sequences is None else sequences.batch
-            batch = max_batch = batch if order is None else order.size(0)
+            batch = batch if order is None else order.size(0)
         elif len(shape) == 3:
             steps, batch, _ = shape
             if self.batch_first:
@@ -99,6 +100,8 @@ class CalledModule(torch.nn.Module):
             raise ValueError(f"{found}; it must have 3, or 2 if unbatched")
         elif lengths is not None:
             raise ValueError("lengths is given, but input has 2 dimensions: one sequence, which is as long as it is")
+        else:
+            batch, is_single = 1, True
         if shape[-1] != self.input_size:
             raise ValueError(f"input has {shape[-1]} features (shape {tuple(shape)}); input_size is {self.input_size}")
         of_weights = weights[0] if calls is None else calls
@@ -117,32 +120,38 @@ class CalledModule(torch.nn.Module):
             raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
         if has_states:
             shapes = state_shapes(self) if calls is None else calls.state_shapes
-            states = checked_states(states, names, shapes, batch, order, input)
-        if batch is None:
+            states = checked_states(states, names, shapes, None if is_single else batch, order, input)
+        if is_single:
             input, reset = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1)
         elif is_time_second:
             input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
         if lengths is not None:
             if calls is not None:
                 values = lengths
-                if type(lengths) is Tensor:  # other layers' kernels may read those on a GPU there
-                    is_read = lengths.is_cpu or (lengths.is_cuda and calls.is_direct and not _is_capturing())
+                if type(lengths) is Tensor:  # normalised layers read those on a GPU there
+                    is_read = lengths.is_cpu or (lengths.is_cuda and not (calls.is_normalized or _is_capturing()))
                     values = lengths.tolist() if is_read else None
                 sequences = _C.Sequences.of_lengths(values, steps, batch)
             if sequences is None:
                 lengths = checked_lengths(lengths, batch, input)
 
+        results = None
         if calls is None:
+            run, training, is_cast = run_operator, False, False
             if reset is not None and reset.numel() == 0:
                 reset, states = None, (*states[:2], None, None)
             config = configuration_of(self, return_cells, reset is not None)
-            layout: Layout = (batch_sizes, lengths, max_batch, None, False, False)
-            results = compute(self, config, input, states, weights, layout, reset, run_operator)
         else:
-            training, is_cast = wants_grad and _is_grad_enabled(), _is_autocast(calls.device_type)
-            layout = (batch_sizes, lengths, max_batch, sequences, training, is_cast)
-            results = calls.run(self, input, states, weights, layout, reset, return_cells)
-        if is_packed or is_time_second or batch is None:
+            run, training, is_cast = calls.run, wants_grad and _is_grad_enabled(), _is_autocast(calls.device_type)
+            config = calls.config
+            if reset is not None or return_cells:
+                config = config._replace(has_reset=reset is not None, return_cells=return_cells)
+            elif lengths is None and calls.takes_torchs and (is_cast or dtype is _bfloat16):
+                results = run_torchs(self, input, states[0], states[1], weights, batch_sizes, training)
+        if results is None:
+            layout = (batch_sizes, lengths, batch, sequences, training, is_cast)
+            results = compute(self, config, input, states, weights, layout, reset, run)
+        if is_packed or is_time_second or is_single:
             return in_layout_of_input(results, (batch_sizes, order, back) if is_packed else None, is_time_second)
         return results
 

@@ -14,8 +14,7 @@ from prnn import _options
 from prnn._C import Sequences
 from prnn._layer_arguments import state_shapes
 from prnn._ops._autocast import cast_weights, casts_of
-from prnn._ops._call import NO_OPTIONS, Call, Data, Options, lie_packed, pack_weights, prepare
-from prnn._ops._dropout import draw_seed
+from prnn._ops._call import Call, Data, Options, lie_packed, pack_weights, prepare
 from prnn._ops._handles import DTYPES, this_thread
 from prnn._ops._layer import EXACT_STEPS, Config, layer, without_frozen_layers
 from prnn._ops._measured import is_benchmark
@@ -23,7 +22,7 @@ from prnn._ops._operator import PLAIN
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops._rnn_function import EagerCall, Places, apply, cast_call
 from prnn._ops._sequences import sequences_of
-from prnn._torch_on_cpu import run_torchs, takes_torchs
+from prnn._torch_on_cpu import takes_torchs
 
 __all__ = ["ModuleCalls"]
 
@@ -31,7 +30,7 @@ _MOST_SIZES = 256  # entries of a module's table before it starts anew
 
 # Functions that every call uses, by names of this module: each look-up of an attribute takes time.
 _is_capturing = torch.cuda.is_current_stream_capturing
-_strided, _float64, _bfloat16 = torch.strided, torch.float64, torch.bfloat16
+_strided, _float64 = torch.strided, torch.float64
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -45,9 +44,7 @@ class ModuleCalls:
         self.is_cpu, self.is_gpu = first.is_cpu, first.is_cuda
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
         self.config = config = _options.configuration_of(module)
-        is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
-        # Kernels do all of a call, which may have dropout, resets and cells of every timestep, and no other options.
-        self.is_direct = config.heads == 1 and config.zoneout == 0 and config.mask_kinds == 0 and not is_normalized
+        self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
         self.state_shapes = state_shapes(module)
         self.nothing = first.new_empty(0)
         # Calls in bfloat16 on the CPU that torch's operator may serve.
@@ -55,8 +52,8 @@ class ModuleCalls:
         self.weights, self.places = list(weights), None
         self._flat = module._flat_weights  # which subclasses with DropConnect write to
         self._known = self._known_parameters(module)
-        self.calls: dict[tuple[object, ...], Call] = {}  # by _run()'s key
-        if self._known is not None and not is_normalized:
+        self.calls: dict[tuple[object, ...], Call] = {}  # by run()'s key
+        if self._known is not None and not self.is_normalized:
             stack = layer(config, self.dtype, module.input_size, self.device)
             if lie_packed(self.weights, stack, first.new_empty(0, module.input_size)):
                 self.places = Places(self.weights)
@@ -122,38 +119,6 @@ class ModuleCalls:
 
     def run(
         self,
-        module: Any,
-        input: Tensor,
-        states: Sequence[Tensor | None],
-        weights: Sequence[Tensor],
-        layout: _options.Layout,
-        reset: Tensor | None,
-        return_cells: bool,
-    ) -> Results:
-        """A plain call, of arguments that have been checked, as compute() takes them."""
-        batch_sizes, lengths, max_batch, _, training, is_cast = layout
-        hx, cx, reset_hx, reset_cx = states
-        if self.takes_torchs and (is_cast or self.dtype is _bfloat16):
-            is_theirs = reset is None and lengths is None and not return_cells
-            if is_theirs and (torchs := run_torchs(module, input, hx, cx, weights, batch_sizes, training)):
-                return torchs
-        config = self.config
-        if reset is not None or return_cells:
-            config = config._replace(has_reset=reset is not None, return_cells=return_cells)
-        is_direct = self.is_direct
-        if is_direct and reset is not None and not self.is_cpu:
-            is_direct = _options.resets_in_kernels(config, input, input.size(1) if max_batch is None else max_batch)
-        if not is_direct:
-            return _options.compute(module, config, input, states, weights, layout, reset, self._run)
-        options = NO_OPTIONS
-        if reset is not None or config.dropout > 0:
-            options = (reset, None, None, draw_seed(self.device, 2) if config.dropout > 0 else None, None)
-            if reset_hx is not None or reset_cx is not None:
-                hx, cx = _options.with_reset_states(states)
-        return self._run(input, hx, cx, weights, layout, options, config)
-
-    def _run(
-        self,
         input: Tensor,
         hx: Tensor | None,
         cx: Tensor | None,
@@ -162,14 +127,15 @@ class ModuleCalls:
         options: Options,
         config: Config,
     ) -> Results:
-        """The call, of arguments that have been checked, as compute() takes it."""
+        """A plain call, of arguments that have been checked: a Run of compute()."""
         batch_sizes, lengths, _, sequences, training, is_cast = layout
         if config.heads > 1:
             hx, cx, recurrent = _options.by_head(config, hx, cx, options[2])
             options = options if recurrent is None else (*options[:2], recurrent, *options[3:])
         if sequences is None and (batch_sizes is not None or lengths is not None):
             sequences = sequences_of(input, batch_sizes, lengths)
-        dtype, casts, places = input.dtype, None, self.places if weights is self.weights else None
+        dtype, casts = input.dtype, None
+        places = self.places if weights is self.weights else None
         if sequences is None:
             steps, batch, _ = input.shape
             last, is_padded = batch, False

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from prnn._C import Sequences
 from prnn._layer_norm_stack import run_layer_norm_stack
 from prnn._modes import CELL_STATES, MODES
-from prnn._ops._call import Options
+from prnn._ops._call import NO_OPTIONS, Options
 from prnn._ops._dropout import draw_seed
 from prnn._ops._layer import BACKENDS, Config
 from prnn._ops._segments import cut, resets_in_kernels
@@ -28,9 +28,7 @@ __all__ = [
     "compute",
     "configuration_of",
     "in_layout_of_input",
-    "resets_in_kernels",
     "run_operator",
-    "with_reset_states",
 ]
 
 _OF_CELL = {MODES[mode]: count for mode, count in CELL_STATES.items()}
@@ -38,9 +36,9 @@ _OF_CELL = {MODES[mode]: count for mode, count in CELL_STATES.items()}
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # output, hy, cy and cells, which may have no elements
 
 
-# How sequences lie in the input: batch_sizes and their first entry of packed ones, lengths of padded ones that do not
-# have one length; and, of an eager call, both as the library takes them, whether it has a gradient, and autocast.
-Layout = tuple[Tensor | None, Any, int | None, Sequences | None, bool, bool]
+# How sequences lie in the input: batch_sizes of packed ones, lengths of padded ones that do not have one length, and
+# their number; and, of an eager call, all as the library takes them, whether it has a gradient, and autocast.
+Layout = tuple[Tensor | None, Any, int, Sequences | None, bool, bool]
 
 # Calls a kernel or the operator: input, hx, cx, weights, layout, options and configuration. hx and cx have the states
 # of reset_hx, too, as the operator takes them; those of layers with heads are still (L D, N, H).
@@ -79,19 +77,20 @@ def compute(
     """A call with options, of arguments that have been checked.
 
     input: (T, N, I) or packed; states: hx, cx, and those of reset_hx, (L D, N, ...); reset: in the layout of input."""
-    batch_sizes, lengths, max_batch, *_ = layout
+    batch_sizes, lengths, batch, _, _, _ = layout
     if module.normalize != "none":
         return run_layer_norm_stack(module, input, states, weights, batch_sizes, _tensor_of(lengths), reset, run)
     seed = draw_seed(input.device, 2) if config.dropout > 0 else None
-    batch = input.size(1) if max_batch is None else max_batch
     zoneout, recurrent = draw_masks(module, input, batch) if config.mask_kinds > 0 else (None, None)
-    hx, cx, *at_reset = states
-    if reset is not None and not resets_in_kernels(config, input, batch):
+    hx, cx, reset_hx, reset_cx = states
+    options = NO_OPTIONS
+    if not (reset is zoneout is recurrent is seed is None):
         options = (reset, zoneout, recurrent, seed, None)
+    if reset is not None and input.is_cuda and not resets_in_kernels(config, input, batch):
         return _run_segments(config, input, states, weights, layout, options, run)
-    if at_reset[0] is not None or at_reset[1] is not None:
-        hx, cx = with_reset_states(states)
-    return run(input, hx, cx, weights, layout, (reset, zoneout, recurrent, seed, None), config)
+    if reset_hx is not None or reset_cx is not None:
+        hx, cx = _with_reset_states(states)
+    return run(input, hx, cx, weights, layout, options, config)
 
 
 def run_operator(
@@ -108,7 +107,8 @@ def run_operator(
     if config.heads > 1:
         hx, cx, recurrent = by_head(config, hx, cx, recurrent)
     masks = (zoneout, recurrent) if config.mask_kinds > 0 else ()
-    batch_sizes, lengths, max_batch, *_ = layout
+    batch_sizes, lengths, batch, *_ = layout
+    max_batch = None if batch_sizes is None else batch
     sequences = (batch_sizes, lengths if on_device is None else on_device, reset, masks, seed, max_batch)
     output, hy, cy, cells = call_operator(input, hx, cx, list(weights), *sequences, config)
     if config.heads > 1:
@@ -189,7 +189,7 @@ def by_layer(config: Config, hy: Tensor, cy: Tensor) -> tuple[Tensor, Tensor]:
     return hy, cy
 
 
-def with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+def _with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
     """hx and cx of hx, cx and those of reset_hx: where the latter are given, (2, L D, N, H) of both."""
     hx, cx, *at_reset = states
     if at_reset[0] is not None:

@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call that may be one of these, whether it was."""
     calls: list[bool] = []
-    ask, run = ModuleCalls.of_plain, ModuleCalls.run
+    ask, run, run_torchs = ModuleCalls.of_plain, ModuleCalls.run, _called_module.run_torchs
 
     def spy_ask(self: ModuleCalls, module: Any, *arguments: Any) -> Any:
         results = ask(self, module, *arguments)
@@ -44,8 +44,14 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> l
         calls[-1] = True
         return results
 
+    def spy_torchs(*arguments: Any) -> Any:
+        results = run_torchs(*arguments)
+        calls[-1] = results is not None
+        return results
+
     monkeypatch.setattr(ModuleCalls, "of_plain", spy_ask)
     monkeypatch.setattr(ModuleCalls, "run", spy_run)
+    monkeypatch.setattr(_called_module, "run_torchs", spy_torchs)
     if request.param == "cuda":
         as_on_a_gpu(monkeypatch)
     return calls

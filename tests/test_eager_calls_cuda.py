@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """Returns the calls that were not the operator's."""
     found: list[Call] = []
     seen = threading.local()
-    forward, run = Call.forward, ModuleCalls._run
+    forward, run = Call.forward, ModuleCalls.run
 
     def spy_forward(call: Call, *rest: Any) -> Any:
         seen.last = call
@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         return results
 
     monkeypatch.setattr(Call, "forward", spy_forward)
-    monkeypatch.setattr(ModuleCalls, "_run", spy_run)
+    monkeypatch.setattr(ModuleCalls, "run", spy_run)
     run_first_calls_by_the_operator(monkeypatch)
     return found
 
