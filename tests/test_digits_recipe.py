@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import espeakng_loader
+import forked
 import numpy as np
 import pytest
 
@@ -39,10 +40,9 @@ def test_the_command_to_try_needs_no_environment() -> None:
 
 def test_where_data_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    command = [*shlex.split(command_line())[:2], "recipes.digits", "--output", tmp_path / "file"]
-    failed = subprocess.run(command, capture_output=True, check=False)
+    failed = forked.run("-m", "recipes.digits", "--output", str(tmp_path / "file"))
     message = f"digits: {tmp_path / 'file' / 'data' / 'prepared.json'}: not a directory\n"
-    assert (failed.returncode, failed.stderr.decode()) == (2, message)
+    assert (failed.returncode, failed.stderr) == (2, message)
 
 
 def test_no_speaker_is_in_two_splits() -> None:
