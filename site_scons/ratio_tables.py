@@ -26,20 +26,19 @@ def find_points() -> list[pathlib.Path]:
 
 
 def ratios_text() -> str:
-    """A source file that defines kGpuRatios of src/rnn/plan/faster.h."""
+    """A source file that defines kMeasuredKinds of src/rnn/plan/faster.h."""
     program = load_program()
-    rows = {}
-    for file in find_points():
-        gpu, points = program.read([ROOT / file])
-        rows[gpu] = list(program.table(points))
+    measured = dict(program.read([ROOT / file]) for file in find_points())
+    arrays, kinds = [], []
+    for gpu in sorted(measured, key=lambda gpu: (gpu != DEFAULT, gpu)):
+        for fields, lines in program.table(measured[gpu]).items():
+            name = f"kPoints{len(kinds)}"
+            arrays += [f"constexpr MeasuredPoint {name}[] = {{", *lines, "};", ""]
+            kinds.append(f'    {{"{gpu}", {fields}, {name}, {len(lines)}}},')
     lines = [f"// Written by site_scons/ratio_tables.py from {POINTS}.", '#include "rnn/plan/faster.h"', ""]
-    lines += ["namespace prnn {", "namespace {", ""]
-    order = sorted(rows, key=lambda gpu: (gpu != DEFAULT, gpu))
-    for place, gpu in enumerate(order):
-        lines += [f"constexpr MeasuredRatios kRatios{place}[] = {{", *rows[gpu], "};", ""]
-    lines += ["}  // namespace", "", "const GpuRatios kGpuRatios[] = {"]
-    lines += [f'    {{"{gpu}", kRatios{place}, {len(rows[gpu])}}},' for place, gpu in enumerate(order)]
-    lines += ["};", f"const int kGpuRatiosCount = {len(order)};", "", "}  // namespace prnn", ""]
+    lines += ["namespace prnn {", "namespace {", "", *arrays, "}  // namespace", ""]
+    lines += ["const MeasuredKind kMeasuredKinds[] = {", *kinds, "};"]
+    lines += [f"const int kMeasuredKindCount = {len(kinds)};", "", "}  // namespace prnn", ""]
     return "\n".join(lines)
 
 

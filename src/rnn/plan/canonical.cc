@@ -11,9 +11,7 @@
 namespace prnn {
 namespace {
 
-// Up to the last of kMeasuredSteps each number of timesteps has a ratio of its own.
-constexpr int64_t kAllMatter = kMeasuredSteps[kMeasuredStepCount - 1];
-static_assert(kSideBySideSteps <= kAllMatter);
+static_assert(kSideBySideSteps <= kManySteps);
 
 // Stands for all of a caller's pointers.
 unsigned char mark;
@@ -26,7 +24,7 @@ T* marked(T* pointer) {
 }  // namespace
 
 int64_t canonical_steps(int64_t steps) {
-  if (steps <= kAllMatter) return steps;
+  if (steps <= kManySteps) return steps;
   if (steps > kMostCudnnSteps) return kMostCudnnSteps + 1;
   return *std::prev(std::upper_bound(std::begin(kChunkedSteps), std::end(kChunkedSteps), steps));
 }

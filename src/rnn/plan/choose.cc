@@ -203,13 +203,6 @@ RnnPlan plan_of_gates(const GpuRow& row, const RnnProblem& problem) {
 
 }  // namespace
 
-bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape) {
-  RnnPlan plan;
-  if (!choose_with_passes(row, problem, &plan)) return false;
-  *shape = plan.shape;
-  return true;
-}
-
 int resident_blocks(const GpuRow& row, int cluster) {
   if (cluster == 1) return row.multiprocessors;
   return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;

@@ -5,288 +5,149 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
-#include <map>
-#include <tuple>
-#include <utility>
+#include <string>
 
 #include "rnn/plan/cudnn_algorithm.h"
 #include "rnn/plan/schedule.h"
-#include "rnn/plan/step_time.h"
 
 namespace prnn {
 namespace {
 
-// Larger batches go by this one where they were not measured.
-constexpr int64_t kMostMeasured = 1024;
-
-// cuDNN's products in 16 bits are slower where the rows of their matrices are not aligned to 16 bytes: for more than so
-// many sequences, its time over that between the aligned sizes that were measured
-// (docs/resident_kernels_measured.md).
-constexpr int64_t kUnalignedSequences = 64;
-constexpr double kUnalignedTime = 1.65;
-
-// Conditions that slow a call of few timesteps down often slow cuDNN's down, too, so that the ratio follows less than
-// the whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.7 of its
-// logarithm are best.
-constexpr double kShareOfShortCalls = 0.7;
-
-// Where three timesteps lie between two and four: cuDNN has other algorithms of large layers from four on, so that it
-// takes less than half of the way.
-constexpr double kPlaceOfThreeSteps = 0.45;
-
 // By so much more dropout between two layers lengthens cuDNN's training steps than the resident kernels'
-// (docs/resident_kernels_measured.md).
+// (docs/resident_kernels_measured.md). Its share of a call shrinks with T, but 7 in 1,000 layers would change backends
+// with it from 64 timesteps on, where the T that has the least to lose stands for all.
 constexpr double kDropoutMicroseconds = 17;
+constexpr int64_t kDropoutSteps = 64, kStepsWithDropout = 256;
 
-Precision precision_of(const RnnProblem& problem) {
-  switch (problem.type) {
-    case PRNN_DATA_BFLOAT16: return Precision::kBfloat16;
-    case PRNN_DATA_HALF: return Precision::kHalf;
-    default: return problem.tf32 ? Precision::kTf32 : Precision::kFloat32;
+// Logarithms, as in MeasuredPoint.
+struct Estimate {
+  double inference = INFINITY, training = INFINITY, microseconds = 0;
+};
+
+// The GPU whose measurements count for a row.
+const char* measured_gpu(const GpuRow& row) {
+  const auto is_of_row = [&](const MeasuredKind& kind) { return std::strcmp(kind.gpu, row.name) == 0; };
+  const MeasuredKind* const end = kMeasuredKinds + kMeasuredKindCount;
+  return std::any_of(kMeasuredKinds, end, is_of_row) ? row.name : kMeasuredKinds[0].gpu;
+}
+
+// An empty one where nothing was measured.
+MeasuredKind kind_of(const char* gpu, const RnnProblem& problem, const RnnPlan& plan) {
+  const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
+  const auto is_this = [&](const MeasuredKind& kind) {
+    return std::strcmp(kind.gpu, gpu) == 0 && kind.mode == mode && kind.is_float == (problem.type == PRNN_DATA_FLOAT) &&
+           kind.tf32 == problem.tf32 && kind.is_projected == (problem.projection > 0) &&
+           kind.apart == plan.keeps_projection_apart();
+  };
+  const MeasuredKind* const end = kMeasuredKinds + kMeasuredKindCount;
+  const MeasuredKind* const found = std::find_if(kMeasuredKinds, end, is_this);
+  return found == end ? MeasuredKind{} : *found;
+}
+
+// What decides which kernels the two backends have for a layer. Types and alignment are among them since rows that are
+// not aligned to 16 bytes slow cuDNN's products down, and the resident kernels copy weights of several gates to whole
+// k-tiles (docs/resident_kernels_measured.md).
+struct Traits {
+  bool several_layers, two_directions;
+  prnnDataType_t type;
+  bool has_aligned_rows, has_whole_tiles;
+  CudnnAlgorithm algorithm;
+  bool runs_step_by_step;
+
+  int count_differences(const Traits& other) const {
+    return (several_layers != other.several_layers) + (two_directions != other.two_directions) + (type != other.type) +
+           (has_aligned_rows != other.has_aligned_rows) + (has_whole_tiles != other.has_whole_tiles) +
+           (algorithm != other.algorithm) + (runs_step_by_step != other.runs_step_by_step);
   }
+};
+
+Traits traits_of(const CudnnDevice& device, const RnnProblem& inference) {
+  return {inference.layers > 1,
+          inference.directions > 1,
+          inference.type,
+          inference.hidden * type_bytes(inference.type) % 16 == 0,
+          inference.gates() == 1 || padded_hidden(inference) == inference.hidden,
+          choose_algorithm(device, inference),
+          runs_step_by_step(inference)};
 }
 
-Stack stack_of(const RnnProblem& problem, const RnnPlan& plan) {
-  const bool is_one = problem.layers == 1 && problem.directions == 1;
-  if (plan.keeps_projection_apart()) return is_one ? Stack::kProjectedApart : Stack::kProjectedApartLayers;
-  if (problem.projection > 0) return is_one ? Stack::kProjected : Stack::kProjectedLayers;
-  if (problem.directions > 1) return Stack::kTwoDirections;
-  return is_one ? Stack::kOneLayer : Stack::kSeveralLayers;
+// Where a layer lies among others. A doubling of H is a distance of 1, one of N or T of 0.6.
+using Place = std::array<float, 3>;
+
+Place place_of(int64_t hidden, int64_t batch, int64_t steps) {
+  const auto log2 = [](int64_t value) { return std::log2(static_cast<float>(value)); };
+  return {log2(hidden), 0.6f * log2(batch), 0.6f * log2(std::min(steps, kManySteps))};
 }
 
-// Where `value` lies between two measured ones, on a logarithmic scale; beyond the ends, at the end.
-double place_between(double value, double low, double high) {
-  if (high <= low) return 0;
-  return std::clamp(std::log(value / low) / std::log(high / low), 0.0, 1.0);
-}
+// Regression by least squares on the place, relative to that of the layer asked for, in which points count by the
+// inverse fourth power of their distance: it goes through measured points, and beyond them follows their trend. The
+// ridge keeps slopes small that few points tell.
+class LocalRegression {
+ public:
+  void add(const Place& x, float distance, const MeasuredPoint& point) {
+    const double square = std::max(distance * distance, 1e-10f), weight = 1 / (square * square);
+    const double row[] = {1, x[0], x[1], x[2], point.inference, point.training, point.microseconds};
+    for (int i = 0; i < 4; ++i) {
+      for (int j = i; j < 7; ++j) sums_[i][j] += weight * row[i] * row[j];
+    }
+  }
 
-double mix(double low, double high, double place) { return low + (high - low) * place; }
-
-const GpuRatios& ratios_of(const GpuRow& gpu) {
-  const auto is_of_gpu = [&](const GpuRatios& ratios) { return std::strcmp(ratios.gpu, gpu.name) == 0; };
-  const GpuRatios* const end = kGpuRatios + kGpuRatiosCount;
-  const GpuRatios* const found = std::find_if(kGpuRatios, end, is_of_gpu);
-  return found == end ? kGpuRatios[0] : *found;
-}
-
-// The last batch that was measured.
-const MeasuredBatch& last_of(const MeasuredRatios& row) {
-  const MeasuredBatch* last = row.batches;
-  while (last + 1 < std::end(row.batches) && last[1].batch != 0) ++last;
-  return *last;
-}
-
-// Whether a row was measured up to a batch, or until cuDNN was ahead.
-bool says_of(const MeasuredRatios& row, int64_t batch, bool training) {
-  const MeasuredBatch& last = last_of(row);
-  return last.batch >= std::min<int64_t>(batch, kMostMeasured) || (training ? last.training : last.inference) < 100;
-}
-
-// The rows of one kind of layer and number of timesteps, which follow each other.
-using Kind = std::tuple<const GpuRatios*, prnnRNNMode_t, Precision, Stack, int>;
-using Rows = std::pair<const MeasuredRatios*, const MeasuredRatios*>;  // first, after the last
-
-Rows rows_of(const Kind& kind) {
-  static const std::map<Kind, Rows> all = [] {
-    std::map<Kind, Rows> found;
-    for (const GpuRatios* gpu = kGpuRatios; gpu < kGpuRatios + kGpuRatiosCount; ++gpu) {
-      for (const MeasuredRatios* row = gpu->rows; row < gpu->rows + gpu->count; ++row) {
-        const Kind of_row = {gpu, row->mode, row->precision, row->stack, row->steps};
-        found.try_emplace(of_row, row, row).first->second.second = row + 1;
+  // At the layer asked for; infinite without points.
+  Estimate solve() {
+    constexpr double kRidge = 0.02;
+    if (sums_[0][0] == 0) return {};
+    for (int i = 1; i < 4; ++i) sums_[i][i] += kRidge * sums_[0][0];
+    // Gaussian elimination of the symmetric matrix from the last row on leaves the intercepts in the first.
+    for (int last = 3; last > 0; --last) {
+      for (int i = 0; i < last; ++i) {
+        const double factor = sums_[i][last] / sums_[last][last];
+        for (int j = i; j < last; ++j) sums_[i][j] -= factor * sums_[j][last];
+        for (int j = 4; j < 7; ++j) sums_[i][j] -= factor * sums_[last][j];
       }
     }
-    return found;
-  }();
-  const auto found = all.find(kind);
-  return found == all.end() ? Rows{nullptr, nullptr} : found->second;
-}
-
-// Interpolates the ratios for one problem. Both backends' times have steps: the resident kernels' where one sequence or
-// unit more takes another pass over the weights or leaves room for fewer replicas, cuDNN's where it has other
-// algorithms. So what is interpolated is cuDNN's time in the unit of an estimate of the resident kernels', between
-// layers of the same algorithm where there are such. Of stacks, which were measured at fewer sizes, it is that time in
-// the unit of cuDNN's for one layer.
-class Interpolation {
- public:
-  Interpolation(const GpuRow& gpu, const RnnProblem& problem, const RnnPlan& plan, bool training)
-      : gpu_(gpu),
-        stack_(stack_of(problem, plan)),
-        training_(training),
-        size_{problem.hidden, problem.max_batch()},
-        problem_(problem) {
-    problem_.batch.clear();  // it is copied often
-  }
-
-  // The ratio for one of kMeasuredSteps; infinite where nothing was measured.
-  double ratio(int steps) {
-    if (rows_around(stack_, steps, size_).first == nullptr) return INFINITY;
-    const bool is_slower =
-        problem_.type != PRNN_DATA_FLOAT && size_.hidden % 8 != 0 && size_.batch > kUnalignedSequences;
-    return std::exp(log_ratio(stack_, steps, size_)) * (is_slower ? kUnalignedTime : 1);
+    return {sums_[0][4] / sums_[0][0], sums_[0][5] / sums_[0][0], sums_[0][6] / sums_[0][0]};
   }
 
  private:
-  static constexpr int kManySteps = kMeasuredSteps[kMeasuredStepCount - 1],
-                       kFewSteps = kMeasuredSteps[kMeasuredStepCount - 2];
-
-  struct Size {
-    int64_t hidden, batch;
-    bool operator<(const Size& other) const { return std::tie(hidden, batch) < std::tie(other.hidden, other.batch); }
-  };
-
-  // The rows on both sides of a size that say something of its batch, the same one beyond the ends; NULL where there
-  // are none.
-  Rows rows_around(Stack stack, int steps, Size size) const {
-    const prnnRNNMode_t mode = problem_.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem_.mode;
-    const auto [begin, end] = rows_of({&ratios_of(gpu_), mode, precision_of(problem_), stack, steps});
-    const MeasuredRatios *low = nullptr, *high = nullptr;
-    for (const MeasuredRatios* row = begin; row < end; ++row) {
-      if (!says_of(*row, size.batch, training_)) continue;
-      if (low == nullptr || row->hidden <= size.hidden) low = row;
-      high = row;
-      if (row->hidden >= size.hidden) break;
-    }
-    return {low, high};
-  }
-
-  // The ratio's logarithm for a size. Beyond the sizes that were measured, the ratio differs from that of the last one
-  // as it does for one layer. That of one layer is the same, but below the smallest differs as it does with few
-  // timesteps, if those of many were not measured there, or with many.
-  double log_ratio(Stack stack, int steps, Size size) {
-    const auto [low, high] = rows_around(stack, steps, size);
-    if (low == nullptr) return 0;
-    if (base_of(stack) == stack && size.hidden < low->hidden) {
-      const int other = steps < kManySteps ? kManySteps : kFewSteps;
-      const MeasuredRatios* const smaller = rows_around(stack, other, size).first;
-      const Size smallest = {low->hidden, size.batch};
-      const bool is_known = smaller != nullptr && smaller->hidden < low->hidden;
-      return log_ratio(stack, steps, smallest) +
-             (is_known ? log_ratio(stack, other, size) - log_ratio(stack, other, smallest) : 0);
-    }
-    if (base_of(stack) == stack) size.hidden = std::min<int64_t>(size.hidden, high->hidden);
-    const double place = place_of(steps, size, {low->hidden, size.batch}, {high->hidden, size.batch},
-                                  place_between(static_cast<double>(size.hidden), low->hidden, high->hidden));
-    return mix(log_cudnn(*low, size.batch), log_cudnn(*high, size.batch), place) - log_unit(stack, steps, size);
-  }
-
-  // cuDNN's time for a batch and the row's hidden size.
-  double log_cudnn(const MeasuredRatios& row, int64_t wanted) {
-    const int64_t batch = std::min<int64_t>(wanted, last_of(row).batch);
-    const MeasuredBatch* high = row.batches;
-    while (high->batch < batch) ++high;
-    const MeasuredBatch* const low = high > row.batches ? high - 1 : high;
-    const double place = place_of(row.steps, {row.hidden, batch}, {row.hidden, low->batch}, {row.hidden, high->batch},
-                                  place_between(static_cast<double>(batch), low->batch, high->batch));
-    const auto unit = [&](int64_t n) { return log_unit(row.stack, row.steps, {row.hidden, n}); };
-    const auto time = [&](const MeasuredBatch& point) {
-      return std::log((training_ ? point.training : point.inference) / 100.0) + unit(point.batch);
-    };
-    return mix(time(*low), time(*high), place) + unit(wanted) - unit(batch);
-  }
-
-  // The kind of layers that those of a kind are compared with: itself, if with none.
-  static Stack base_of(Stack stack) {
-    if (stack == Stack::kSeveralLayers || stack == Stack::kTwoDirections) return Stack::kOneLayer;
-    return stack == Stack::kProjectedLayers ? Stack::kProjected : stack;
-  }
-
-  // The estimate of the resident kernels' time over the base's ratio.
-  double log_unit(Stack stack, int steps, Size size) {
-    const double own = log_resident(stack, steps, size);
-    const Stack base = base_of(stack);
-    return base == stack ? own : own - log_resident(base, steps, size) - log_ratio(base, steps, size);
-  }
-
-  double log_resident(Stack stack, int steps, Size size) {
-    const StepEstimate& step = estimate(stack, size);
-    return (steps < kManySteps ? kShareOfShortCalls : 1) * std::log(step.microseconds + step.of_call / steps);
-  }
-
-  // At the one of two sizes that is alike, if the other is not.
-  double place_of(int steps, Size size, Size low, Size high, double between) {
-    if (are_alike(steps, low, high)) return between;
-    return are_alike(steps, size, high) ? 1 : are_alike(steps, size, low) ? 0 : between;
-  }
-
-  // Whether the times of two sizes have no step between them.
-  bool are_alike(int steps, Size a, Size b) {
-    return estimate(stack_, a).is_large == estimate(stack_, b).is_large && algorithm(steps, a) == algorithm(steps, b);
-  }
-
-  CudnnAlgorithm algorithm(int steps, Size size) const {
-    return choose_algorithm({gpu_.arch, gpu_.multiprocessors}, problem_of(stack_, size, steps));
-  }
-
-  const StepEstimate& estimate(Stack stack, Size size) {
-    const auto [found, is_new] = estimates_.try_emplace({stack, size});
-    if (is_new) found->second = estimate_step(gpu_, problem_of(stack, size), training_);
-    return found->second;
-  }
-
-  RnnProblem problem_of(Stack stack, Size size, int steps = 1) const {
-    RnnProblem other = problem_;
-    // With P as it is, another H may not fit; of kernels that keep a projection apart, passes alone make steps.
-    const bool is_apart = stack_ == Stack::kProjectedApart || stack_ == Stack::kProjectedApartLayers;
-    if (!is_apart) other.hidden = size.hidden;
-    if (stack != stack_) other.layers = other.directions = 1;
-    other.batch.assign(static_cast<size_t>(steps), size.batch);
-    return other;
-  }
-
-  const GpuRow& gpu_;
-  const Stack stack_;
-  const bool training_;
-  const Size size_;
-  RnnProblem problem_;  // of any batch
-  std::map<std::pair<Stack, Size>, StepEstimate> estimates_;
+  double sums_[4][7] = {};  // from the diagonal on; then the right sides
 };
 
-// Where there are no measurements of a few timesteps, the ratio of more of them.
-std::array<double, kMeasuredStepCount> measured_ratios(const GpuRow& gpu, const RnnProblem& problem,
-                                                       const RnnPlan& plan, bool training) {
-  std::array<double, kMeasuredStepCount> ratios;
-  Interpolation interpolation(gpu, problem, plan, training);
-  for (int i = kMeasuredStepCount - 1; i >= 0; --i) {
-    ratios[i] = interpolation.ratio(kMeasuredSteps[i]);
-    if (std::isinf(ratios[i]) && i + 1 < kMeasuredStepCount) ratios[i] = ratios[i + 1];
+Estimate estimate(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+  const char* const gpu = measured_gpu(row);
+  const GpuRow& gpu_row = *find_gpu_row(gpu);
+  const CudnnDevice device = {row.arch, row.multiprocessors},
+                    device_of_points = {gpu_row.arch, gpu_row.multiprocessors};
+  RnnProblem other = inference_of(problem);
+  other.batch.assign(static_cast<size_t>(std::min(problem.steps(), kManySteps)), problem.max_batch());
+  const Traits traits = traits_of(device, other);
+  const Place place = place_of(problem.hidden, problem.max_batch(), problem.steps());
+  LocalRegression regression;
+  const MeasuredKind kind = kind_of(gpu, problem, plan);
+  for (const MeasuredPoint* point = kind.points; point < kind.points + kind.count; ++point) {
+    other.type = point->type;
+    other.layers = point->layers;
+    other.directions = point->directions;
+    other.hidden = other.input = point->hidden;
+    other.projection = point->projection;
+    other.batch.assign(static_cast<size_t>(point->steps), point->batch);
+    Place x = place_of(point->hidden, point->batch, point->steps);
+    const auto differences = static_cast<float>(traits.count_differences(traits_of(device_of_points, other)));
+    float distance = differences;
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] -= place[i];
+      distance += std::abs(x[i]);
+    }
+    regression.add(x, distance * (1 + differences), *point);
   }
-  return ratios;
-}
-
-double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t steps) {
-  const int* const end = kMeasuredSteps + kMeasuredStepCount;
-  const int* const next = std::lower_bound(kMeasuredSteps, end, steps);
-  if (next == end) return ratios.back();
-  const int64_t i = next - kMeasuredSteps;
-  if (*next == steps || std::isinf(ratios[i])) return ratios[i];
-  const double between = place_between(static_cast<double>(steps), kMeasuredSteps[i - 1], *next);
-  const double place = steps == 3 ? kPlaceOfThreeSteps : between;
-  return std::exp(mix(std::log(ratios[i - 1]), std::log(ratios[i]), place));
-}
-
-// Large layers with a projection in a stack were measured over few timesteps in inference alone: cuDNN is ahead up to
-// 12 (docs/resident_kernels_measured.md). The resident kernels multiply two matrices first.
-bool has_too_few_steps(const RnnProblem& problem, const RnnPlan& plan) {
-  return problem.projection > 0 && !plan.keeps_projection_apart() && problem.layers > 1 && problem.hidden > 1024 &&
-         problem.steps() <= 12 && problem.forward_plan.engine == PRNN_ENGINE_BEST;
-}
-
-bool is_faster(double ratio) { return ratio < 1; }
-
-// Kernels that keep a projection apart serve what they were measured to be faster for, and what cuDNN has not.
-bool is_unmeasured(const RnnPlan& plan, double ratio) { return plan.keeps_projection_apart() && std::isinf(ratio); }
-
-// Dropout's share of a call shrinks with T, but 7 in 1,000 layers would change backends with it between these: the T
-// that has the least to lose stands for all from kManySteps on.
-constexpr int64_t kManySteps = 64, kStepsOfMany = 256;
-
-double training_ratio_of(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const double ratio = at_steps(measured_ratios(row, problem, plan, true), problem.steps());
-  if (problem.dropout.probability == 0 || !is_faster(ratio)) return ratio;
-  const int64_t steps = problem.steps() < kManySteps ? problem.steps() : kStepsOfMany;
-  return ratio +
-         kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem, steps);
+  Estimate found = regression.solve();
+  if (problem.dropout.probability > 0 && found.training < 0) {
+    const int64_t steps = problem.steps() < kDropoutSteps ? problem.steps() : kStepsWithDropout;
+    const double resident =
+        std::exp(found.microseconds) * static_cast<double>(steps * problem.layers * problem.directions);
+    const double more = kDropoutMicroseconds * static_cast<double>(problem.layers - 1);
+    found.training = std::log(std::exp(found.training) + more / resident);
+  }
+  return found;
 }
 
 // cuDNN runs sequences of different lengths with its standard kernels, launches for each timestep. Where those of one
@@ -298,9 +159,9 @@ bool loses_persistent_kernels(const GpuRow& gpu, const RnnProblem& problem) {
   return choose_algorithm({gpu.arch, gpu.multiprocessors}, even) != kStandard;
 }
 
-std::string percent_of(double ratio) {
+std::string percent_of(double log_ratio) {
   char text[16];
-  std::snprintf(text, sizeof text, "%.0f %%", 100 * ratio);
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * std::exp(log_ratio));
   return text;
 }
 
@@ -311,29 +172,16 @@ CudnnVerdict compare_with_cudnn(const GpuRow& row, const RnnProblem& problem, co
   const uint32_t needs = problem.needs();
   if (problem.steps() > kMostCudnnSteps || !serves(Schedule::kCudnn, Pass::kBackward, needs)) return verdict;
   if ((needs & Needs::kChosenSplit) != 0 || loses_persistent_kernels(row, problem)) return verdict;
-  const double training_ratio = training_ratio_of(row, problem, plan),
-               inference_ratio = at_steps(measured_ratios(row, problem, plan, false), problem.steps());
-  const bool step_by_step = runs_step_by_step(inference_of(problem));
-  const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
-  const bool unmeasured_training = is_unmeasured(plan, training_ratio),
-             unmeasured_inference = !step_by_step && is_unmeasured(plan, inference_ratio),
-             too_few_steps = !step_by_step && has_too_few_steps(problem, plan);
-  verdict.training = in_training || unmeasured_training;
-  verdict.inference = in_inference || unmeasured_inference || too_few_steps;
-  const std::string batch = std::to_string(problem.max_batch()), steps = std::to_string(problem.steps());
-  if (in_training || in_inference) {
-    const std::string training = "in training " + percent_of(training_ratio),
-                      inference = "in inference " + percent_of(inference_ratio);
-    verdict.sentence = "cuDNN is faster at N = " + batch +
-                       (problem.steps() < kMeasuredSteps[kMeasuredStepCount - 1] ? ", T = " + steps : "") + ": " +
-                       (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
-                       " of the resident kernels' time, measured on the " + ratios_of(row).gpu;
-  } else if (unmeasured_training || unmeasured_inference) {
-    verdict.sentence =
-        "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " + batch;
-  } else if (too_few_steps) {
-    verdict.sentence = "in inference, cuDNN is faster for a stack with a projection and T = " + steps;
-  }
+  const Estimate found = estimate(row, problem, plan);
+  verdict.training = found.training < 0;
+  verdict.inference = found.inference < 0 && !runs_step_by_step(inference_of(problem));
+  if (!verdict.training && !verdict.inference) return verdict;
+  const std::string steps = problem.steps() < kManySteps ? ", T = " + std::to_string(problem.steps()) : "";
+  verdict.sentence = "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + steps + ": ";
+  if (verdict.training) verdict.sentence += "in training " + percent_of(found.training);
+  if (verdict.training && verdict.inference) verdict.sentence += ", ";
+  if (verdict.inference) verdict.sentence += "in inference " + percent_of(found.inference);
+  verdict.sentence += std::string(" of the resident kernels' time, measured on the ") + measured_gpu(row);
   return verdict;
 }
 

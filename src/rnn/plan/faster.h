@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "core/gpu_table.h"
 #include "rnn/plan/plan.h"
@@ -11,45 +10,29 @@
 
 namespace prnn {
 
-// The two backends' times depend on these in different ways.
-enum class Precision : int8_t { kBfloat16, kHalf, kTf32, kFloat32 };
-// With a projection: the kernels multiply with merged matrices, or keep the two apart.
-enum class Stack : int8_t {
-  kOneLayer,
-  kSeveralLayers,
-  kTwoDirections,
-  kProjected,
-  kProjectedLayers,
-  kProjectedApart,
-  kProjectedApartLayers
+// A layer or stack whose input has H values.
+struct MeasuredPoint {
+  prnnDataType_t type;
+  int8_t layers, directions;
+  int16_t hidden, projection, batch, steps;  // at most kManySteps timesteps
+  float inference, training;                 // logarithms of cuDNN's time over the resident kernels'
+  float microseconds;                        // logarithm of the resident kernels' training step, of a layer's timestep
 };
 
-// cuDNN's time in percent of the resident kernels', at most 255, of inference and of a training step.
-struct MeasuredBatch {
-  uint16_t batch;
-  uint8_t inference, training;
-};
-
-// Measurements of layers of one kind.
-struct MeasuredRatios {
-  prnnRNNMode_t mode;  // PRNN_RNN_TANH for both RNNs
-  Precision precision;
-  Stack stack;
-  int16_t steps;              // of kMeasuredSteps
-  int16_t hidden;             // of one kind of layer and number of timesteps in increasing order
-  MeasuredBatch batches[48];  // increasing, then zeros
-};
-
-struct GpuRatios {
-  const char* gpu;  // a row of gpu_table.cc
-  const MeasuredRatios* rows;
+// Points that say something of each other.
+struct MeasuredKind {
+  const char* gpu;           // a row of gpu_table.cc
+  prnnRNNMode_t mode;        // PRNN_RNN_TANH for both RNNs
+  bool is_float, tf32;       // neither: both 16-bit types
+  bool is_projected, apart;  // kernels that keep the projection and the recurrent matrix apart
+  const MeasuredPoint* points;
   int count;
 };
 
-// One entry a file of bench/results/rnn_backends_*.csv. GPUs that are not here go by the first until somebody measures
-// them.
-extern const GpuRatios kGpuRatios[];
-extern const int kGpuRatiosCount;
+// Of each file of bench/results/rnn_backends_*.csv. GPUs that are not here go by the first one's until somebody
+// measures them.
+extern const MeasuredKind kMeasuredKinds[];
+extern const int kMeasuredKindCount;
 
 // cuDNN 9 refuses some layers for longer sequences.
 constexpr int64_t kMostCudnnSteps = 65535;

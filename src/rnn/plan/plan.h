@@ -46,9 +46,8 @@ struct LayersTogether {
 };
 struct WavefrontPlan : PerPass<LayersTogether> {};  // wavefront.h
 
-// Timesteps of which the backends were compared. The last stands for many.
-constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 32};
-constexpr int kMeasuredStepCount = sizeof kMeasuredSteps / sizeof kMeasuredSteps[0];
+// From here on the backends' ratio depends on the number of timesteps no more.
+constexpr int64_t kManySteps = 32;
 
 // Whether cuDNN is faster than the resident kernels of a plan, in a training step (the same for all of its calls) and
 // in inference, and one sentence where it is in either. See faster.h.
@@ -91,9 +90,6 @@ struct BackendChoice {
 
 // For a problem and its plan, whose reason says so where the GPU has no row.
 BackendChoice choose_backend(const RnnProblem& problem, const RnnPlan& plan, prnnRNNBackend_t wanted);
-
-// The shapes alone; false if the layer does not fit.
-bool plan_shapes(const GpuRow& row, const RnnProblem& problem, PerPass<ResidentShape>* shape);
 
 // Why the plan's engines are not the ones that would be faster for other layers; "" where there is none.
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
