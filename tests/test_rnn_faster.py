@@ -90,9 +90,7 @@ def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
         found = rnn_regret.choice(GPU, p)
         for index, is_cudnn in enumerate(found):
             resident, cudnn = p.times(index)
-            step_by_step = (
-                index == 0 and p.steps <= 4 and p.batch <= 32
-            )  # perhaps; resident without a look at the table
+            step_by_step = index == 0 and p.steps <= 4 and p.batch <= 32  # perhaps: resident whatever was measured
             if abs(cudnn / resident - 1) > 0.01 and not (step_by_step and not is_cudnn):
                 assert is_cudnn == (cudnn < resident), (p, index)
 
@@ -131,12 +129,9 @@ CROSSINGS = [(kind, found) for kind, batches in list(ROWS.items())[::9] if (foun
 
 
 def test_between_two_measured_batches_the_choice_changes() -> None:
-    """Once."""
     assert len(CROSSINGS) >= 5
     for kind, (low, high) in CROSSINGS:
-        found = [training_choice(kind, batch) for batch in range(low, high + 1, max((high - low) // 8, 1))]
-        assert found == sorted(found), (kind, found)
-        assert (found[0], training_choice(kind, high)) == (_C.PERSISTENT_BACKEND, CUDNN)
+        assert (training_choice(kind, low), training_choice(kind, high)) == (_C.PERSISTENT_BACKEND, CUDNN), kind
 
 
 def one_layer(type_: str, hidden: int) -> Kind:
@@ -158,9 +153,9 @@ def test_random_layers_that_the_table_has_not() -> None:
         for index, is_cudnn in enumerate(rnn_regret.choice(gpu, point)):
             times = point.times(index)
             behind.append(times[is_cudnn] / min(times))
-    assert len(behind) > 1700
-    assert sum(ratio > 1.03 for ratio in behind) < 0.065 * len(behind)
-    assert statistics.geometric_mean(behind) < 1.011
+    assert len(behind) > 750
+    assert sum(ratio > 1.03 for ratio in behind) < 0.055 * len(behind)
+    assert statistics.geometric_mean(behind) < 1.01
 
 
 def test_small_batches_are_resident_and_large_ones_are_not() -> None:

@@ -44,30 +44,30 @@ MeasuredKind kind_of(const char* gpu, const RnnProblem& problem, const RnnPlan& 
   return found == end ? MeasuredKind{} : *found;
 }
 
-// What decides which kernels the two backends have for a layer. Types and alignment are among them since rows that are
-// not aligned to 16 bytes slow cuDNN's products down, and the resident kernels copy weights of several gates to whole
-// k-tiles (docs/resident_kernels_measured.md).
+// What decides which kernels the two backends have for a layer, by its sizes. Rows that are not aligned to 16 bytes
+// slow cuDNN's products down, and the resident kernels copy weights of several gates to whole k-tiles. The two 16-bit
+// types differ by cuDNN's algorithm alone, so that the other one's points are hardly further away.
 struct Traits {
   bool several_layers, two_directions;
-  prnnDataType_t type;
-  bool has_aligned_rows, has_whole_tiles;
+  bool has_aligned_rows, has_whole_tiles, runs_multicast;
   CudnnAlgorithm algorithm;
   bool runs_step_by_step;
 
   int count_differences(const Traits& other) const {
-    return (several_layers != other.several_layers) + (two_directions != other.two_directions) + (type != other.type) +
+    return (several_layers != other.several_layers) + (two_directions != other.two_directions) +
            (has_aligned_rows != other.has_aligned_rows) + (has_whole_tiles != other.has_whole_tiles) +
-           (algorithm != other.algorithm) + (runs_step_by_step != other.runs_step_by_step);
+           (runs_multicast != other.runs_multicast) + (algorithm != other.algorithm) +
+           (runs_step_by_step != other.runs_step_by_step);
   }
 };
 
-Traits traits_of(const CudnnDevice& device, const RnnProblem& inference) {
+Traits traits_of(const GpuRow& row, const RnnProblem& inference) {
   return {inference.layers > 1,
           inference.directions > 1,
-          inference.type,
           inference.hidden * type_bytes(inference.type) % 16 == 0,
           inference.gates() == 1 || padded_hidden(inference) == inference.hidden,
-          choose_algorithm(device, inference),
+          runs_multicast(row, inference),
+          choose_algorithm({row.arch, row.multiprocessors}, inference),
           runs_step_by_step(inference)};
 }
 
@@ -115,11 +115,9 @@ class LocalRegression {
 Estimate estimate(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const char* const gpu = measured_gpu(row);
   const GpuRow& gpu_row = *find_gpu_row(gpu);
-  const CudnnDevice device = {row.arch, row.multiprocessors},
-                    device_of_points = {gpu_row.arch, gpu_row.multiprocessors};
   RnnProblem other = inference_of(problem);
   other.batch.assign(static_cast<size_t>(std::min(problem.steps(), kManySteps)), problem.max_batch());
-  const Traits traits = traits_of(device, other);
+  const Traits traits = traits_of(row, other);
   const Place place = place_of(problem.hidden, problem.max_batch(), problem.steps());
   LocalRegression regression;
   const MeasuredKind kind = kind_of(gpu, problem, plan);
@@ -131,8 +129,8 @@ Estimate estimate(const GpuRow& row, const RnnProblem& problem, const RnnPlan& p
     other.projection = point->projection;
     other.batch.assign(static_cast<size_t>(point->steps), point->batch);
     Place x = place_of(point->hidden, point->batch, point->steps);
-    const auto differences = static_cast<float>(traits.count_differences(traits_of(device_of_points, other)));
-    float distance = differences;
+    const auto differences = static_cast<float>(traits.count_differences(traits_of(gpu_row, other)));
+    float distance = differences + (point->type == problem.type ? 0 : 0.1f);
     for (size_t i = 0; i < x.size(); ++i) {
       x[i] -= place[i];
       distance += std::abs(x[i]);

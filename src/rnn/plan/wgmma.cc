@@ -57,6 +57,14 @@ bool wants_multicast(const RnnProblem& problem, Pass pass, int recurrences) {
   return states > (wants_split_k(problem, recurrences) ? 96 : 60) * 1024;
 }
 
+bool has_multicast_size(const RnnProblem& problem) {
+  constexpr int kSetUnits = kMulticastUnits * kMulticastParts;
+  static_assert(kSetUnits % (2 * multicast_chunk(2)) == 0, "a set of blocks has whole pairs of chunks");
+  const int element = static_cast<int>(type_bytes(problem.type));
+  return problem.hidden % kSetUnits == 0 && problem.hidden >= kMulticastMinHidden &&
+         problem.hidden <= multicast_max_hidden(element);
+}
+
 // Chunks of H.
 int multicast_unit_chunks(const RnnProblem& problem) {
   return static_cast<int>(problem.hidden) / multicast_chunk(static_cast<int>(type_bytes(problem.type)));
@@ -158,10 +166,7 @@ int64_t multicast_exchange_bytes(const RnnProblem& problem, const ResidentShape&
 bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape) {
   const bool backward = pass == Pass::kBackward;
   const int element = static_cast<int>(type_bytes(problem.type));
-  constexpr int kSetUnits = kMulticastUnits * kMulticastParts;
-  static_assert(kSetUnits % (2 * multicast_chunk(2)) == 0, "a set of blocks has whole pairs of chunks");
-  if (problem.hidden % kSetUnits != 0) return false;
-  if (problem.hidden < kMulticastMinHidden || problem.hidden > multicast_max_hidden(element)) return false;
+  if (!has_multicast_size(problem)) return false;
   // A warpgroup has all of K forward, a part of it backward.
   const int of_gate = multicast_unit_chunks(problem),
             all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
@@ -192,6 +197,12 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
 bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
                           ResidentShape* best) {
   return choose_replicas(row, problem, pass, recurrences, split_k_shape_for, best);
+}
+
+bool runs_multicast(const GpuRow& row, const RnnProblem& problem) {
+  const bool has_type = problem.type != PRNN_DATA_FLOAT || problem.tf32;
+  return row.has_wgmma && has_type && problem.gates() > 1 && has_multicast_size(problem) &&
+         wants_multicast(problem, Pass::kForward, static_cast<int>(problem.recurrences()));
 }
 
 bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int recurrences,
