@@ -19,6 +19,7 @@ from prnn._layer_arguments import (
     is_cast_to,
     state_shapes,
 )
+from prnn._ops._call import NO_OPTIONS
 from prnn._ops._torch_private import is_undisturbed
 from prnn._options import compute, configuration_of, in_layout_of_input, run_operator
 from prnn._torch_on_cpu import run_torchs
@@ -148,8 +149,10 @@ class CalledModule(torch.nn.Module):
                 config = config._replace(has_reset=reset is not None, return_cells=return_cells)
             elif lengths is None and calls.takes_torchs and (is_cast or dtype is _bfloat16):
                 results = run_torchs(self, input, states[0], states[1], weights, batch_sizes, training)
-        if results is None:
-            layout = (batch_sizes, lengths, batch, sequences, training, is_cast)
+        layout = (batch_sizes, lengths, batch, sequences, training, is_cast)
+        if calls is not None and calls.is_bare and reset is None and results is None:
+            results = calls.run(input, states[0], states[1], weights, layout, NO_OPTIONS, config)
+        elif results is None:
             results = compute(self, config, input, states, weights, layout, reset, run)
         if is_packed or is_time_second or is_single:
             return in_layout_of_input(results, (batch_sizes, order, back) if is_packed else None, is_time_second)

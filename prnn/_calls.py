@@ -45,6 +45,8 @@ class ModuleCalls:
         self.device_type, self.has_tf32 = first.device.type, first.is_cuda and first.dtype == torch.float32
         self.config = config = _options.configuration_of(module)
         self.is_normalized = module.normalize != "none"  # of which the library's prepared calls know nothing
+        # Calls without resets, in which compute() would find nothing to do.
+        self.is_bare = config.dropout == 0 and config.mask_kinds == 0 and not self.is_normalized
         self.state_shapes = state_shapes(module)
         self.nothing = first.new_empty(0)
         # Calls in bfloat16 on the CPU that torch's operator may serve.
