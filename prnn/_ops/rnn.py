@@ -102,6 +102,7 @@ def _check(
     assert input is not None
     if config.has_reset != (reset is not None):
         raise ValueError(f"has_reset is {config.has_reset}, but reset is {'None' if reset is None else 'given'}")
+    masks = masks or ()  # None in AOTInductor's programs
     if len(masks) != 2 and (masks or config.mask_kinds):
         raise ValueError(f"masks has {len(masks)} entries; it must have two, zoneout and recurrent, or none")
     zoneout, recurrent = masks or (None, None)
