@@ -148,8 +148,8 @@ def _run_layer(
     """One layer and direction, counted together by `index`: y (T, N, H) and the last c, (1, N, H). hx, masks: those of
     all."""
     hidden, directions = module.hidden_size, 2 if module.bidirectional else 1
-    own, (zoneout, recurrent_mask) = slice(index, index + 1), masks
-    h, c = (None if state is None else state[own] for state in hx)
+    own, (h, c), (zoneout, recurrent_mask) = slice(index, index + 1), hx, masks
+    h, c = None if h is None else h[own], None if c is None else c[own]
     if zoneout is not None:
         zoneout = zoneout[..., index * hidden : (index + 1) * hidden].to(input.dtype)
     if recurrent_mask is not None:
@@ -159,9 +159,10 @@ def _run_layer(
     x = input_products(input, weight_ih)
     if module.normalize == "products":
         x = functional.layer_norm(x, (x.size(-1),), norm.pop(0), eps=module.eps)
-    leaves = [x, h, c, weight_hh, *norm]
-    trains = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
-    layout = (None, None, None, None, trains, False)
+    trains = False
+    for leaf in (x, h, c, weight_hh, *norm):  # any() would enter a function for each
+        trains = trains or (leaf is not None and leaf.requires_grad)
+    layout = (None, None, None, None, trains and torch.is_grad_enabled(), False)
     options = (None, zoneout, recurrent_mask, None, lengths)
     config = gates_configuration(module, index % directions == 1)
     y, _, cy, _ = run(x, h, c, [weight_hh, *norm], layout, options, config)
