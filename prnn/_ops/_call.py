@@ -62,12 +62,14 @@ def pack_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Weig
         in_place = lie_packed(weights, stack, input)
         return weights[0] if in_place else torch.cat([weight.reshape(-1) for weight in weights])
     shapes, dtype, place = stack.gates_shapes, input.dtype, input.get_device()
-    are_right = len(weights) == len(shapes)
-    for weight, shape in zip(weights, shapes, strict=False):  # parameters may have been replaced, or converted
-        are_right = are_right and weight.shape == shape and weight.dtype is dtype and weight.get_device() == place
-    if not are_right:
-        found = [(tuple(weight.shape), weight.dtype, weight.device) for weight in weights]
-        raise ValueError(f"weights are {found}; they must be {shapes} of {dtype} on {input.device}, as input")
+    if len(weights) != len(shapes):
+        raise ValueError(f"weights has {len(weights)} tensors; it must have {len(shapes)}, of shapes {shapes}")
+    for index, weight in enumerate(weights):  # parameters may have been replaced, or converted one by one
+        if weight.shape != shapes[index]:
+            raise ValueError(f"weights[{index}] has shape {tuple(weight.shape)}; it must be {shapes[index]}")
+        if weight.dtype is not dtype or weight.get_device() != place:
+            found = f"weights[{index}] has dtype {weight.dtype} on {weight.device}"
+            raise ValueError(f"{found}, but input has {dtype} on {input.device}")
     return weights
 
 

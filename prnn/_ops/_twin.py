@@ -121,7 +121,8 @@ def compare_layer(stack: Layer, sizes: Sequence[int]) -> tuple[Difference, Diffe
     wide = torch.float64 if stack.dtype == torch.float64 else torch.float32
     twin = layer(config, wide, stack.input_size, torch.device("cpu"))
     with torch.no_grad():
-        found = _results(tested, sizes, _random_data(tested, sizes, stack.dtype), infers=_infers(tested))
+        infers = not config.return_cells and config.dropout == 0  # else no such call computes what one of training does
+        found = _results(tested, sizes, _random_data(tested, sizes, stack.dtype), infers)
         with few_threads(sum(sizes) * twin.params_size):
             wanted = _results(twin, sizes, _random_data(twin, sizes, stack.dtype))
     wanted |= {name: wanted[name.removesuffix(_INFERRED)] for name in found if name.endswith(_INFERRED)}
@@ -222,11 +223,6 @@ def _random_data(stack: Layer, sizes: Sequence[int], dtype: torch.dtype) -> dict
     if not config.has_reset:
         data |= {name: data[name].squeeze(0) for name in ("hx", "cx") if name in data}
     return data
-
-
-def _infers(stack: Layer) -> bool:
-    """Whether the layer has a call of inference that computes what one of training does."""
-    return not stack.config.return_cells and stack.config.dropout == 0
 
 
 def _results(stack: Layer, sizes: Sequence[int], data: Mapping[str, Tensor], infers: bool = False) -> dict[str, Tensor]:
