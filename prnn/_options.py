@@ -3,6 +3,7 @@
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from prnn._C import Sequences
+from prnn._layer_arguments import is_autocast
 from prnn._layer_norm_stack import run_layer_norm_stack
 from prnn._modes import CELL_STATES, MODES
 from prnn._ops._call import NO_OPTIONS, Options
@@ -89,7 +91,7 @@ def compute(
     if reset is not None and input.is_cuda and not resets_in_kernels(config, input, batch):
         return _run_segments(config, input, states, weights, layout, options, run)
     if reset_hx is not None or reset_cx is not None:
-        hx, cx = _with_reset_states(states)
+        hx, cx = _with_reset_state(hx, reset_hx), _with_reset_state(cx, reset_cx)
     return run(input, hx, cx, weights, layout, options, config)
 
 
@@ -189,11 +191,11 @@ def by_layer(config: Config, hy: Tensor, cy: Tensor) -> tuple[Tensor, Tensor]:
     return hy, cy
 
 
-def _with_reset_states(states: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
-    """hx and cx of hx, cx and those of reset_hx: where the latter are given, (2, L D, N, H) of both."""
-    hx, cx, *at_reset = states
-    if at_reset[0] is not None:
-        hx = torch.stack([torch.zeros_like(at_reset[0]) if hx is None else hx, at_reset[0]])
-    if at_reset[1] is not None:
-        cx = torch.stack([torch.zeros_like(at_reset[1]) if cx is None else cx, at_reset[1]])
-    return hx, cx
+def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor | None:
+    """A state, and where the one of reset_hx is given, (2, L D, N, H) of both. Under autocast stack() takes no 16 bits
+    but those of autocast."""
+    if at_reset is None:
+        return state
+    state = torch.zeros_like(at_reset) if state is None else state
+    with torch.autocast(state.device.type, enabled=False) if is_autocast(state) else nullcontext():
+        return torch.stack([state, at_reset])

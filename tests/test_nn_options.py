@@ -269,6 +269,22 @@ def test_reset_and_cells_compile() -> None:
     assert cells.dtype == c.dtype
 
 
+@pytest.mark.parametrize(
+    "types", [(torch.bfloat16,) * 2, (torch.float16,) * 2, (torch.bfloat16, torch.float32)], ids=str
+)
+def test_states_at_resets_of_other_types_than_autocasts(types: tuple[torch.dtype, torch.dtype]) -> None:
+    """As those that are float32."""
+    module, x, reset = prnn.nn.LSTM(3, 4, dtype=types[0]), torch.randn(5, 2, 3).to(types[0]), torch.rand(5, 2) < 0.5
+    hx, reset_hx = (tuple(torch.randn(1, 2, 4).to(types[0]) for _ in range(2)) for _ in range(2))
+    results = []
+    for dtype in types[1], torch.float32:
+        with torch.autocast("cpu", dtype=torch.float16 if types[0] == torch.bfloat16 else torch.bfloat16):
+            given = tuple(state.to(dtype) for state in reset_hx)
+            results.append(flat(module(x, hx, reset=reset, reset_hx=given)))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, check_dtype=False)
+
+
 def test_reset_and_cells_of_an_empty_batch() -> None:
     module = prnn.nn.LSTM(3, 5)
     for reset_hx in (None, (torch.zeros(1, 0, 5), torch.zeros(1, 0, 5))):
