@@ -183,6 +183,12 @@ def test_small_layers_of_cudnn_end_at_128_units() -> None:
         assert choices(Kind("gru", "float32", hidden=hidden), 64)[0] == expected
 
 
+def test_layers_with_multicast_kernels_go_by_others_that_have_them() -> None:
+    """In float16, 512 units were measured up to 192 sequences; 448 and 576, far beyond, have other kernels."""
+    assert {training_choice(one_layer("float16", 512), batch) for batch in (384, 1536)} == {_C.PERSISTENT_BACKEND}
+    assert {training_choice(one_layer("float16", hidden), 1024) for hidden in (448, 576)} == {CUDNN}
+
+
 def test_other_gpus_go_by_the_same_measurements() -> None:
     kind = one_layer("bfloat16", 1000)
     assert [training_choice(kind, batch, "H100") for batch in (8, 1024)] == [_C.PERSISTENT_BACKEND, CUDNN]

@@ -90,6 +90,7 @@ struct BackendChoice {
 
 // For a problem and its plan, whose reason says so where the GPU has no row.
 BackendChoice choose_backend(const RnnProblem& problem, const RnnPlan& plan, prnnRNNBackend_t wanted);
+
 // Whether a pass forward has multicast kernels (wgmma.cc), by its sizes.
 bool runs_multicast(const GpuRow& row, const RnnProblem& problem);
 
