@@ -37,7 +37,7 @@ def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
 def resets_in_compiled_kernels(config: Config, input: Tensor) -> bool:
     """Whether kernels take the resets of all batches, which one graph serves."""
     # Without what torch.compile may hold as symbols, the size of the input and probabilities: they do not matter.
-    known = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0)
+    known = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0, epsilon=0.0)
     return _resets_in_kernels_of_all_batches(config.hidden_size, _computed_dtype(input), input.device, *known)
 
 
