@@ -63,9 +63,9 @@ def is_autocast(input: Tensor) -> bool:
     return not input.is_meta and torch.is_autocast_enabled(input.device.type)
 
 
-def check_not_empty(input: Tensor, time: int = 0) -> None:
+def check_not_empty(input: Tensor) -> None:
     """input has at least one timestep. It may have no sequences."""
-    if input.size(time) == 0:
+    if input.size(0) == 0:
         raise ValueError("input has 0 timesteps; it must have at least 1")
 
 
@@ -83,12 +83,16 @@ def check_tensor(value: object, name: str) -> None:
         raise TypeError(f"{name} has the layout {value.layout}; it must be torch.strided")
 
 
-def check_pair(states: object, name: str) -> None:
-    """An LSTM's states, or None."""
-    if states is not None and (not isinstance(states, (tuple, list)) or len(states) != 2):
-        found = type(states).__name__
-        found += f" of {len(states)}" if isinstance(states, (tuple, list)) else ""
-        raise TypeError(f"{name} is a {found}; it must be the pair (h, c) of initial states")
+def states_of(
+    given: Any, name: str, wanted: str = "the pair (h, c) of initial states", count: int = 2
+) -> Sequence[Any]:
+    """The states that a call is given together, so many; None is as many of it."""
+    if given is None:
+        return (None,) * count
+    if isinstance(given, (tuple, list)) and len(given) == count:
+        return given
+    found = type(given).__name__ + (f" of {len(given)}" if isinstance(given, (tuple, list)) else "")
+    raise TypeError(f"{name} is a {found}; it must be {wanted}")
 
 
 def check_reset(reset: Tensor, input: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch.nn.parameter import Parameter
 
 from prnn._called_module import CalledModule, Sequences, States
 from prnn._cells import check_forget_bias
-from prnn._layer_arguments import check_layout, check_pair, check_tensor, is_autocast
+from prnn._layer_arguments import check_layout, check_tensor, is_autocast, states_of
 from prnn._ops._handles import DTYPES
 from prnn._state_masks import check_masks
 
@@ -228,9 +228,7 @@ class LayerNormLSTM(CalledModule):
         names = ("h of hx", "c of hx", "h of reset_hx", "c of reset_hx")
         states: States = (None, None, None, None)
         if hx is not None or reset_hx is not None:
-            check_pair(hx, "hx")
-            check_pair(reset_hx, "reset_hx")
-            states = (*(hx or (None, None)), *(reset_hx or (None, None)))
+            states = (*states_of(hx, "hx"), *states_of(reset_hx, "reset_hx"))
             for name, state, pair in zip(names, states, (hx, hx, reset_hx, reset_hx), strict=True):
                 if pair is not None and state is None:
                     check_tensor(state, name)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prnn._layer_arguments import check_size, check_tensor, lengths_of_mask
+from prnn._layer_arguments import check_size, check_tensor, lengths_of_mask, states_of
 from prnn._ops._layer import BACKENDS, MODES, Config
 from prnn._ops.rnn import call
 from prnn._recurrent import Recurrent, Sequences
@@ -137,10 +137,7 @@ def _pair(states: Any, name: str) -> tuple[Tensor | None, Tensor | None]:
     """h, and c, n and m as the layers take them: (3 L, N, H), those of each layer one after the other."""
     if states is None:
         return None, None
-    if not isinstance(states, (tuple, list)) or len(states) != 4:
-        found = type(states).__name__ + (f" of {len(states)}" if isinstance(states, (tuple, list)) else "")
-        raise TypeError(f"{name} is a {found}; it must be the initial states (h, c, n, m)")
-    h, *cells = states
+    h, *cells = states_of(states, name, "the initial states (h, c, n, m)", 4)
     for place, state in enumerate(states):
         check_tensor(state, f"{name}[{place}]")
         if state.shape != h.shape:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
-from prnn._layer_arguments import check_flag, check_pair, lengths_of_mask
+from prnn._layer_arguments import check_flag, lengths_of_mask, states_of
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._ops import _flops  # noqa: F401  # which registers the operators' formulas
 from prnn._recurrent import Recurrent, Sequences, States
@@ -277,10 +277,7 @@ class LSTM(Recurrent):
             lengths = lengths_of_mask(mask, lengths, input, self.batch_first)
         states: States = (None, None, None, None)
         if hx is not None or reset_hx is not None:
-            if type(hx) is not tuple or len(hx) != 2 or reset_hx is not None:
-                check_pair(hx, "hx")
-                check_pair(reset_hx, "reset_hx")
-            states = (*(hx or (None, None)), *(reset_hx or (None, None)))
+            states = (*states_of(hx, "hx"), *states_of(reset_hx, "reset_hx"))
         names = ("hx[0]", "hx[1]", "reset_hx[0]", "reset_hx[1]")
         output, hy, cy, cells = self._run(input, states, lengths, reset, names, return_cells)
         return (output, (hy, cy), cells) if return_cells else (output, (hy, cy))
