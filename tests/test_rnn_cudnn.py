@@ -134,12 +134,12 @@ def test_best_takes_the_faster_for_the_largest_layers() -> None:
     """With 16-bit layers that only the large-layer kernels hold, larger batches go to cuDNN."""
     torch.manual_seed(6)
     stack = reference.Stack(reference.LSTM, 16, 2300)
-    small, large = (CudnnCase(stack, [batch] * 2, torch.float16, backend=BEST) for batch in (8, 17))
+    small, large = (CudnnCase(stack, [batch] * 2, torch.float16, backend=BEST) for batch in (8, 32))
     assert (small.query().backend, large.query().supported, large.query().backend) == (PERSISTENT, 1, CUDNN)
-    assert large.query().reason.startswith(b"cuDNN is faster at N = 17: in training ")
+    assert large.query().reason.startswith(b"cuDNN is faster at N = 32: in training ")
     large.train()
     assert_results(large, slack=SLACK)
-    assert CudnnCase(stack, [17], torch.float16, backend=PERSISTENT).query().backend == PERSISTENT
+    assert CudnnCase(stack, [32], torch.float16, backend=PERSISTENT).query().backend == PERSISTENT
 
 
 def test_query_says_which_backend() -> None:

@@ -164,6 +164,10 @@ def test_small_batches_are_resident_and_large_ones_are_not() -> None:
         kind = Kind("lstm", type_, hidden=1000)
         assert training_choice(kind, 8) == _C.PERSISTENT_BACKEND
         assert choices(kind, 2000) == choices(kind, 10000) == (CUDNN, CUDNN)
+    for hidden in (2300, 2304):  # whose weights the mma-large kernels alone hold, aligned or not
+        largest = _C.Rnn(_C.LSTM, _C.HALF, hidden, 1, 16, False)
+        found = [largest.query_gpu("H200", [batch] * 64)["backend"] for batch in (8, 32, 128)]
+        assert found == [_C.PERSISTENT_BACKEND, CUDNN, CUDNN]
 
 
 def test_sequences_of_different_lengths_are_resident_where_cudnn_has_persistent_kernels_of_one_length_alone() -> None:

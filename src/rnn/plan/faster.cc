@@ -45,27 +45,31 @@ MeasuredKind kind_of(const char* gpu, const RnnProblem& problem, const RnnPlan& 
 }
 
 // What decides which kernels the two backends have for a layer, by its sizes. Rows that are not aligned to 16 bytes
-// slow cuDNN's products down, and the resident kernels copy weights of several gates to whole k-tiles. The two 16-bit
-// types differ by cuDNN's algorithm alone, so that the other one's points are hardly further away.
+// slow cuDNN's products down, and the resident kernels copy weights of several gates to whole k-tiles. Weights that the
+// GPU's registers have no room for leave the mma-large kernels alone, whose time grows with each tile of sequences. The
+// two 16-bit types differ by cuDNN's algorithm alone, so that the other one's points are hardly further away.
 struct Traits {
   bool several_layers, two_directions;
-  bool has_aligned_rows, has_whole_tiles, runs_multicast;
+  bool has_aligned_rows, has_whole_tiles, fits_registers, runs_multicast;
   CudnnAlgorithm algorithm;
   bool runs_step_by_step;
 
   int count_differences(const Traits& other) const {
     return (several_layers != other.several_layers) + (two_directions != other.two_directions) +
            (has_aligned_rows != other.has_aligned_rows) + (has_whole_tiles != other.has_whole_tiles) +
-           (runs_multicast != other.runs_multicast) + (algorithm != other.algorithm) +
-           (runs_step_by_step != other.runs_step_by_step);
+           2 * (fits_registers != other.fits_registers) + (runs_multicast != other.runs_multicast) +
+           (algorithm != other.algorithm) + (runs_step_by_step != other.runs_step_by_step);
   }
 };
 
 Traits traits_of(const GpuRow& row, const RnnProblem& inference) {
+  const int64_t weights =
+      inference.gates() * inference.hidden * inference.hidden * static_cast<int64_t>(type_bytes(inference.type));
   return {inference.layers > 1,
           inference.directions > 1,
           inference.hidden * type_bytes(inference.type) % 16 == 0,
           inference.gates() == 1 || padded_hidden(inference) == inference.hidden,
+          weights <= row.multiprocessors * row.register_bytes,
           runs_multicast(row, inference),
           choose_algorithm({row.arch, row.multiprocessors}, inference),
           runs_step_by_step(inference)};
