@@ -97,13 +97,14 @@ def test_measurements_edit_rebuilds_the_table_of_ratios(tree: Tree) -> None:
             f"# {gpu}\n{','.join(point)}\n{','.join(map(str, point.values()))}\n",
         )
     tree.scons("cuda=off", str(source.relative_to(tree.root)))
-    row = "{PRNN_LSTM, Precision::kTf32, Stack::kOneLayer, 32, 64, {{8, 50, 150}}},"
+    row = "{PRNN_DATA_FLOAT, 1, 1, 64, 0, 8, 32, -0.693f, 0.405f, 1.386f},"  # logarithms of 1 / 2, 6 / 4 and 4
+    kinds = r'\{"(\w+)", PRNN_LSTM, true, true, false, false, kPoints\d, (\d+)\}'
     text = source.read_text()
-    assert row in text
-    assert re.findall(r'\{"(\w+)", kRatios\d, (\d+)\}', text) == [("H200", "1"), ("A10", "1")]
+    assert text.count(row) == 2
+    assert re.findall(kinds, text) == [("H200", "1"), ("A10", "1")]
     (tree.root / "bench/results/rnn_backends_a10.csv").unlink()
     tree.scons("cuda=off", str(source.relative_to(tree.root)))
-    assert re.findall(r'\{"(\w+)", kRatios\d', source.read_text()) == ["H200"]
+    assert re.findall(kinds, source.read_text()) == [("H200", "1")]
 
 
 def test_output_is_a_line_a_file_unless_verbose(tree: Tree) -> None:
