@@ -76,6 +76,7 @@ def test_no_sequences(make: Callable[..., torch.nn.Module], training: bool) -> N
         assert all(not parameter.grad.any() for parameter in module.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double
 def test_what_is_not_served() -> None:
     x = torch.randn(5, 3, 8, device="cuda")
     no_cudnn = "cuDNN has no masks of the recurrence"
