@@ -127,7 +127,8 @@ def test_every_stage(finished: Path, corpus: Path, config: Path, capsys: pytest.
         lines = (finished / "tiny" / f"{test}.recognised.jsonl").read_text().splitlines()
         assert [json.loads(line)["text"] for line in lines] == SENTENCES[test]
         rates = json.loads((finished / "tiny" / f"{test}.rates.json").read_text())["rates"]
-        assert rates.startswith(f"{len(SENTENCES[test])} utterances: WER ")
+        count = len(SENTENCES[test])
+        assert rates.startswith(f"{count} utterance{'s' if count > 1 else ''}: WER ")
     exported = finished / "tiny/exported"
     onnx.checker.check_model(onnx.load(exported / "encoder.onnx"))
     assert {"encoder.int8.onnx", "tokens.txt", "bpe.model"} <= {path.name for path in exported.iterdir()}

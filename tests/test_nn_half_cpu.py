@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import prnn
-from prnn import _calls, _torch_on_cpu
+from prnn import _called_module, _torch_on_cpu
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         calls.append(results is not None)
         return results
 
-    monkeypatch.setattr(_calls, "run_torchs", spy)
+    monkeypatch.setattr(_called_module, "run_torchs", spy)
     return calls
 
 
