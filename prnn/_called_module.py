@@ -74,7 +74,7 @@ class CalledModule(torch.nn.Module):
         tensors = (input, reset, *states) if has_states or reset is not None else (input,)
         plain: Any = None if calls is None or input is None else calls.of_plain(self, tensors)
         if plain is None:
-            for value, name in zip(tensors, ("input", "reset", *names), strict=False):
+            for value, name in zip(tensors, ("input", "reset", *names)[: len(tensors)], strict=True):
                 if value is not None or name == "input":
                     check_tensor(value, name)
             plain = None, self._packed_weights(), False
