@@ -106,7 +106,7 @@ def check_reset(reset: Tensor, input: Tensor) -> None:
 
 
 def state_shapes(module: Any) -> list[tuple[int, int]]:
-    """Those of hx, cx and the states of reset_hx, without N: (L D, H) each."""
+    """The shapes of hx, cx and the states of reset_hx, without N: (L D, H) each."""
     count, hidden = module.num_layers * (2 if module.bidirectional else 1), module.hidden_size
     return [(count, module.proj_size or hidden), (count * CELL_STATES.get(module.mode, 0), hidden)] * 2
 

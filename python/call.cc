@@ -10,7 +10,7 @@ namespace py = pybind11;
 namespace prnn_python {
 namespace {
 
-// What both runs take of their options.
+// Options as the forward and the backward run take them.
 struct Given {
   Given(const Options& options, double zoneout_expectation) {
     const uintptr_t zoneout = options.at(kZoneout);

@@ -54,7 +54,7 @@ class Process:
         return os.waitstatus_to_exitcode(int(self._answers.readline()))
 
     def errors(self) -> str:
-        """What it has written to stderr."""
+        """The text that the process has written to stderr."""
         self._errors.seek(0)
         return self._errors.read()
 

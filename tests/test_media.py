@@ -71,7 +71,7 @@ def test_containers_that_av_decodes(tmp_path: Path, name: str, codec: str, rate:
     assert abs(check_audio(path) - len(found) / rate) < 1e-6
     part, _ = read_audio(path, offset=0.2, duration=0.3)
     assert np.array_equal(part, found[round(0.2 * rate) : round(0.5 * rate)])
-    # What the encoder adds before the first tone, which differs by processor, may be heard as tones.
+    # The encoder adds noise before the first tone, which differs by processor and may be heard as tones.
     assert "ab cba" in tone_recogniser().transcribe(found, rate)
 
     data = path.read_bytes()

@@ -33,7 +33,7 @@ Backends = tuple[int, int]  # of inference and of training
 
 
 class Kind(NamedTuple):
-    """What points share that differ in N alone."""
+    """The coordinates of a point but for N."""
 
     cell: str
     type: str

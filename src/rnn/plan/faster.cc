@@ -44,7 +44,7 @@ MeasuredKind kind_of(const char* gpu, const RnnProblem& problem, const RnnPlan& 
   return found == end ? MeasuredKind{} : *found;
 }
 
-// What decides which kernels the two backends have for a layer, by its sizes. Rows that are not aligned to 16 bytes
+// Properties of a layer that decide which kernels the two backends have for it. Rows that are not aligned to 16 bytes
 // slow cuDNN's products down, and the resident kernels copy weights of several gates to whole k-tiles. Weights that the
 // GPU's registers have no room for leave the mma-large kernels alone, whose time grows with each tile of sequences. The
 // two 16-bit types differ by cuDNN's algorithm alone, so that the other one's points are hardly further away.

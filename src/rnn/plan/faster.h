@@ -29,8 +29,8 @@ struct MeasuredKind {
   int count;
 };
 
-// Of each file of bench/results/rnn_backends_*.csv. GPUs that are not here go by the first one's until somebody
-// measures them.
+// The measurements of each bench/results/rnn_backends_*.csv. GPUs that are not here go by the first one's until
+// somebody measures them.
 extern const MeasuredKind kMeasuredKinds[];
 extern const int kMeasuredKindCount;
 
